@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+# Compiler settings shared by every target: C++20, warnings, sanitizers, ccache.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+# Linked by every target of the project.
+add_library(keysieve_compile INTERFACE)
+target_include_directories(keysieve_compile INTERFACE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+target_compile_options(keysieve_compile INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion>
+  # Scores are compared bit for bit: no contraction that the source does not ask for.
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
+  $<$<AND:$<BOOL:${KEYSIEVE_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>)
+if(KEYSIEVE_SANITIZE)
+  target_compile_options(keysieve_compile INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${KEYSIEVE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+  target_link_options(keysieve_compile INTERFACE -fsanitize=${KEYSIEVE_SANITIZE})
+endif()
