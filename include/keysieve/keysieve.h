@@ -201,8 +201,8 @@ typedef struct keysieve_tensors {
   keysieve_tensor row_request; /* I32 [T]; absent: t / next_n */
   keysieve_tensor block_table; /* I32 [B,P]: page of positions 64*i .. 64*i+63 of a request */
   keysieve_tensor out_offset;  /* I32 [T], KEYSIEVE_INDEX_OFFSET */
-  keysieve_tensor slot_table;  /* I32 [B,P], KEYSIEVE_INDEX_SLOT: p is the row-relative index with contiguous keys and in
-                                * select, the position in the request with paged keys.  Absent: block_table */
+  keysieve_tensor slot_table;  /* I32 [B,P], KEYSIEVE_INDEX_SLOT: p is the row-relative index with contiguous keys, the
+                                * position in the request with paged keys (select: as key_layout says).  Absent: block_table */
 
   /* candidate blocks: block j of a row is its keys row_start + j*cand_block ... */
   keysieve_tensor cand_in;  /* I32 [T,cand_count], consume: ascending and unique, -1 ends the list */

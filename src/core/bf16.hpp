@@ -8,7 +8,9 @@
 
 namespace keysieve {
 
-KEYSIEVE_HOST_DEVICE inline float bf16_to_float(uint16_t half) { return bits_float(static_cast<uint32_t>(half) << 16U); }
+KEYSIEVE_HOST_DEVICE inline float bf16_to_float(uint16_t half) {
+  return bits_float(static_cast<uint32_t>(half) << 16U);
+}
 
 /// Round to nearest even; NaN stays NaN (quiet, payload cut).
 KEYSIEVE_HOST_DEVICE inline uint16_t float_to_bf16(float value) {

@@ -195,6 +195,9 @@ inline RowRange row_range(const Call& call, int64_t t) {
   range.begin = call.row_start ? clamp(call.row_start.value(t)) : 0;
   range.end = call.row_end ? clamp(call.row_end.value(t)) : num_keys;
   const bool uses_table = call.problem.paged || call.problem.index_space == IndexSpace::kSlot;
+  if (call.problem.op == Op::kSelect && call.problem.compact_scores) {
+    range.end = std::min(range.end, range.begin + call.problem.score_width);  // nothing lies past column W
+  }
   if (range.end < range.begin || (uses_table && request_of_row(call, t) < 0)) {
     range.end = range.begin;
   }
