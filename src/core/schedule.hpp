@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// How query rows and key tiles become units of work.  Pure functions, the same on host and device.
+//
+//   row block   up to `rows_per_block` consecutive rows whose queries are one tile
+//   tile run    consecutive key tiles that some consecutive rows of one block need
+//   unit        one block, one run (or a piece of it)
+//
+// The tiles of all runs of all blocks, in order, form one line; it is cut into equal shares, one a CTA.
+#pragma once
+
+#include <cstdint>
+
+#include "core/host_device.hpp"
+
+namespace keysieve {
+
+/// Cuts T rows, in groups of `rows_per_group` (one group if the rows have one stride), into blocks inside groups.
+struct RowBlocks {
+  int64_t num_rows = 0;
+  int64_t rows_per_group = 1;
+  int64_t blocks_per_group = 1;
+  int32_t rows_per_block = 1;
+
+  KEYSIEVE_HOST_DEVICE static RowBlocks make(int64_t num_rows, int64_t rows_per_group, int32_t rows_per_block) {
+    RowBlocks blocks;
+    blocks.num_rows = num_rows;
+    blocks.rows_per_group = rows_per_group > 0 ? rows_per_group : 1;
+    blocks.blocks_per_group = (blocks.rows_per_group + rows_per_block - 1) / rows_per_block;
+    blocks.rows_per_block = rows_per_block;
+    return blocks;
+  }
+
+  [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t count() const {
+    return (num_rows + rows_per_group - 1) / rows_per_group * blocks_per_group;
+  }
+  [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t group(int64_t block) const { return block / blocks_per_group; }
+  /// First row of the block inside its group.
+  [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t row_in_group(int64_t block) const {
+    return block % blocks_per_group * rows_per_block;
+  }
+  [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t first_row(int64_t block) const {
+    return group(block) * rows_per_group + row_in_group(block);
+  }
+  /// Rows of the block that exist: 1 .. rows_per_block.
+  [[nodiscard]] KEYSIEVE_HOST_DEVICE int32_t rows(int64_t block) const {
+    int64_t left = rows_per_group - row_in_group(block);
+    const int64_t left_in_tensor = num_rows - first_row(block);
+    left = left < left_in_tensor ? left : left_in_tensor;
+    return static_cast<int32_t>(left < rows_per_block ? left : rows_per_block);
+  }
+};
+
+/// Tiles [begin, end) of one run, or of one row; empty if begin >= end.
+struct TileRun {
+  int32_t begin = 0;
+  int32_t end = 0;
+
+  [[nodiscard]] KEYSIEVE_HOST_DEVICE int32_t size() const { return end > begin ? end - begin : 0; }
+};
+
+/// Tiles of `tile_keys` keys, aligned to key 0, that hold keys [begin, end).
+KEYSIEVE_HOST_DEVICE inline TileRun tiles_of_keys(int32_t begin, int32_t end, int32_t tile_keys) {
+  TileRun tiles;
+  if (begin < end) {
+    tiles.begin = begin / tile_keys;
+    tiles.end = static_cast<int32_t>((static_cast<int64_t>(end) + tile_keys - 1) / tile_keys);
+  }
+  return tiles;
+}
+
+/// The next run of a block: rows are taken in order while their tiles overlap or touch the run so far; rows without
+/// keys are passed over.  `row` moves past the rows taken.  False when the block has no more tiles.
+/// `tiles_of_row(i)` gives the TileRun of the block's row i.
+template <class TilesOfRow>
+KEYSIEVE_HOST_DEVICE inline bool next_run(const TilesOfRow& tiles_of_row, int32_t num_rows, int32_t& row,
+                                          TileRun& run) {
+  run = TileRun{};
+  for (; row < num_rows; ++row) {
+    const TileRun tiles = tiles_of_row(row);
+    if (tiles.size() == 0) {
+      continue;
+    }
+    if (run.size() == 0) {
+      run = tiles;
+    } else if (tiles.begin <= run.end && run.begin <= tiles.end) {
+      run.begin = run.begin < tiles.begin ? run.begin : tiles.begin;
+      run.end = run.end > tiles.end ? run.end : tiles.end;
+    } else {
+      break;
+    }
+  }
+  return run.size() > 0;
+}
+
+/// Start of share `index` when `total` things are cut into `shares` nearly equal parts.
+KEYSIEVE_HOST_DEVICE inline int64_t share_begin(int64_t total, int64_t shares, int64_t index) {
+  const int64_t base = total / shares;
+  const int64_t rest = total % shares;
+  return base * index + (index < rest ? index : rest);
+}
+
+}  // namespace keysieve

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Warp and warpgroup housekeeping.
+#pragma once
+
+#include <cstdint>
+
+namespace keysieve::ptx {
+
+/// Index of the calling warp, in a form that the compiler knows to be the same in all lanes.
+__device__ __forceinline__ int warp_index() {
+  return __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x / 32U), 0);
+}
+__device__ __forceinline__ int lane_index() {
+  return static_cast<int>(threadIdx.x % 32U);
+}
+
+/// Sets the register budget of a warpgroup.  The pool is what the launch allocated: threads * registers at launch.
+template <int kRegisters>
+__device__ __forceinline__ void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/// Barrier number `id` (1..15; 0 is __syncthreads) among `threads` threads.
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("barrier.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Programmatic dependent launch: waits for the kernel before this one in the stream, if it let us start early.
+__device__ __forceinline__ void wait_for_previous_grid() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ __forceinline__ void allow_next_grid() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/// A store that the next reader will hardly find in cache anyway.
+__device__ __forceinline__ void store_streaming(float* g_target, float value) {
+  asm volatile("st.global.cs.f32 [%0], %1;" ::"l"(g_target), "f"(value) : "memory");
+}
+
+}  // namespace keysieve::ptx
