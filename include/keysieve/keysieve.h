@@ -107,10 +107,10 @@ enum keysieve_candidates {
 };
 
 /* Limits that hold for every backend. */
-#define KEYSIEVE_MAX_TOPK 2048          /* score_select */
-#define KEYSIEVE_MAX_TOPK_SELECT 16384  /* select */
+#define KEYSIEVE_MAX_TOPK 2048         /* score_select */
+#define KEYSIEVE_MAX_TOPK_SELECT 16384 /* select */
 #define KEYSIEVE_MAX_CAND_COUNT 4096
-#define KEYSIEVE_PAGE_SIZE 64           /* keys a page */
+#define KEYSIEVE_PAGE_SIZE 64 /* keys a page */
 #define KEYSIEVE_MAX_RANK 4
 #define KEYSIEVE_NUM_STATS 8
 
@@ -139,7 +139,7 @@ typedef struct keysieve_problem {
   int64_t num_keys;  /* N >= 0; with paged keys the most positions a request can have, at most P * 64 */
   int64_t topk;      /* K: 1..2048, select 1..16384; ignored by score */
 
-  int32_t q_dtype;     /* (q, k) is (E4M3, E4M3), (BF16, BF16) or (E4M3, MXFP4); ignored by select */
+  int32_t q_dtype; /* (q, k) is (E4M3, E4M3), (BF16, BF16) or (E4M3, MXFP4); ignored by select */
   int32_t k_dtype;
   int32_t score_dtype; /* F32 (also 0) or BF16: type of score's output and of select's input */
   int32_t key_layout;  /* enum keysieve_key_layout */
@@ -164,12 +164,12 @@ typedef struct keysieve_problem {
 /* How it is to be computed.  A null pointer stands for all defaults.  No option changes a result. */
 typedef struct keysieve_options {
   uint32_t struct_size;
-  int32_t threads;     /* CPU: 0 = as many as the machine has */
-  const char* backend; /* a name from keysieve_backend_info; null = the first that supports the problem */
-  const char* config;  /* kernel configuration, as keysieve_explain prints it; null = chosen by the library */
-  int32_t sm_limit;    /* CUDA: use at most this many multiprocessors; 0 = all */
-  int32_t force_first; /* reserved, must be 0: first keys of a row that are always picked */
-  int32_t force_last;  /* reserved, must be 0: last keys of a row that are always picked */
+  int32_t threads;      /* CPU: 0 = as many as the machine has */
+  const char* backend;  /* a name from keysieve_backend_info; null = the first that supports the problem */
+  const char* config;   /* kernel configuration, as keysieve_explain prints it; null = chosen by the library */
+  int32_t sm_limit;     /* CUDA: use at most this many multiprocessors; 0 = all */
+  int32_t force_first;  /* reserved, must be 0: first keys of a row that are always picked */
+  int32_t force_last;   /* reserved, must be 0: last keys of a row that are always picked */
   int32_t launch_flags; /* CUDA: KEYSIEVE_LAUNCH_* */
 } keysieve_options;
 
@@ -196,13 +196,15 @@ typedef struct keysieve_tensors {
   keysieve_tensor scores;
 
   /* rows */
-  keysieve_tensor row_start;   /* I32 [T] or [B,next_n]; absent: 0 */
-  keysieve_tensor row_end;     /* I32 [T] or [B,next_n]; absent: N.  Both are clamped to [0,N]; row_end <= row_start is an empty row */
+  keysieve_tensor row_start; /* I32 [T] or [B,next_n]; absent: 0 */
+  keysieve_tensor
+      row_end; /* I32 [T] or [B,next_n]; absent: N.  Both are clamped to [0,N]; row_end <= row_start is an empty row */
   keysieve_tensor row_request; /* I32 [T]; absent: t / next_n */
   keysieve_tensor block_table; /* I32 [B,P]: page of positions 64*i .. 64*i+63 of a request */
   keysieve_tensor out_offset;  /* I32 [T], KEYSIEVE_INDEX_OFFSET */
-  keysieve_tensor slot_table;  /* I32 [B,P], KEYSIEVE_INDEX_SLOT: p is the row-relative index with contiguous keys, the
-                                * position in the request with paged keys (select: as key_layout says).  Absent: block_table */
+  keysieve_tensor
+      slot_table; /* I32 [B,P], KEYSIEVE_INDEX_SLOT: p is the row-relative index with contiguous keys, the
+                   * position in the request with paged keys (select: as key_layout says).  Absent: block_table */
 
   /* candidate blocks: block j of a row is its keys row_start + j*cand_block ... */
   keysieve_tensor cand_in;  /* I32 [T,cand_count], consume: ascending and unique, -1 ends the list */
@@ -213,8 +215,8 @@ typedef struct keysieve_tensors {
   keysieve_tensor top_scores;  /* F32 [T,K], optional: score of each index, -inf where the index is -1 */
   keysieve_tensor out_count;   /* I32 [T], optional: keys selected in the row */
   keysieve_tensor row_indices; /* I32 [T,K], optional: the same keys as row-relative indices */
-  keysieve_tensor stats;       /* U64 [8], optional, device memory; the call adds: [0] rows repaired, [1] candidates kept,
-                                * [2] rescans; the rest is reserved */
+  keysieve_tensor stats; /* U64 [8], optional, device memory; the call adds: [0] rows repaired, [1] candidates kept,
+                          * [2] rescans; the rest is reserved */
 
   void* workspace; /* any alignment; its content is undefined before and after a call */
   size_t workspace_bytes;
@@ -255,8 +257,8 @@ KEYSIEVE_API keysieve_status keysieve_workspace_size(const keysieve_problem* pro
                                                      size_t* min_bytes, size_t* preferred_bytes);
 
 /* Writes which backend and kernel configuration keysieve_run would take, as text, cut to `capacity` bytes. */
-KEYSIEVE_API keysieve_status keysieve_explain(const keysieve_problem* problem, const keysieve_options* options, char* text,
-                                              size_t capacity);
+KEYSIEVE_API keysieve_status keysieve_explain(const keysieve_problem* problem, const keysieve_options* options,
+                                              char* text, size_t capacity);
 
 /* Runs the problem on `tensors`.  `stream` is a cudaStream_t, or null for the default stream; it must be null
  * on a CPU, where the call returns when the result is there. */

@@ -69,29 +69,37 @@ Status find_backend(const Problem& problem, const Options& options, const Backen
   return reason;
 }
 
+/// A checked problem and the backend that takes it.
+struct Plan {
+  Problem problem;
+  Options options;
+  const Backend* backend = &reference_backend();
+};
+
 /// What every entry point does first.
-Status prepare(const keysieve_problem* given_problem, const keysieve_options* given_options, Problem& problem,
-               Options& options, const Backend*& backend) noexcept {
-  KEYSIEVE_RETURN_IF_ERROR(validate_problem(given_problem, problem));
-  KEYSIEVE_RETURN_IF_ERROR(validate_options(given_options, options));
-  return find_backend(problem, options, backend);
+Status make_plan(const keysieve_problem* problem, const keysieve_options* options, Plan& plan) noexcept {
+  KEYSIEVE_RETURN_IF_ERROR(validate_problem(problem, plan.problem));
+  KEYSIEVE_RETURN_IF_ERROR(validate_options(options, plan.options));
+  return find_backend(plan.problem, plan.options, plan.backend);
 }
 
-Status run(const keysieve_problem* given_problem, const keysieve_options* given_options,
-           const keysieve_tensors* tensors, void* stream) noexcept {
+Status run(const keysieve_problem* problem, const keysieve_options* options, const keysieve_tensors* tensors,
+           void* stream) noexcept {
+  Plan plan;
+  KEYSIEVE_RETURN_IF_ERROR(make_plan(problem, options, plan));
   Call call;
-  const Backend* backend = nullptr;
-  KEYSIEVE_RETURN_IF_ERROR(prepare(given_problem, given_options, call.problem, call.options, backend));
-  const WorkspaceSize workspace = backend->workspace_size(call.problem, call.options);
+  call.problem = plan.problem;
+  call.options = plan.options;
+  call.stream = stream;
+  const WorkspaceSize workspace = plan.backend->workspace_size(call.problem, call.options);
   KEYSIEVE_RETURN_IF_ERROR(validate_tensors(tensors, call.problem, workspace.min_bytes, call));
   if (call.problem.device_type == DeviceType::kCpu && stream != nullptr) {
     return Status::error(KEYSIEVE_INVALID_ARGUMENT, "stream is %p, expected null for cpu tensors", stream);
   }
-  call.stream = stream;
   if (call.problem.num_rows == 0) {
     return {};
   }
-  return backend->run(call);
+  return plan.backend->run(call);
 }
 
 }  // namespace
@@ -133,7 +141,7 @@ int32_t keysieve_backend_count(void) {
 }
 
 keysieve_status keysieve_get_backend(int32_t index, keysieve_backend_info* info) {
-  keysieve_backend_info out;
+  keysieve_backend_info out = {};
   if (const Status status = keysieve::read_struct(info, "info", sizeof(out), out); !status.ok()) {
     return report(status);
   }
@@ -156,21 +164,17 @@ keysieve_status keysieve_get_backend(int32_t index, keysieve_backend_info* info)
 }
 
 keysieve_status keysieve_supported(const keysieve_problem* problem, const keysieve_options* options) {
-  keysieve::Problem checked;
-  keysieve::Options checked_options;
-  const keysieve::Backend* backend = nullptr;
-  return report(keysieve::prepare(problem, options, checked, checked_options, backend));
+  keysieve::Plan plan;
+  return report(keysieve::make_plan(problem, options, plan));
 }
 
 keysieve_status keysieve_workspace_size(const keysieve_problem* problem, const keysieve_options* options,
                                         size_t* min_bytes, size_t* preferred_bytes) {
-  keysieve::Problem checked;
-  keysieve::Options checked_options;
-  const keysieve::Backend* backend = nullptr;
-  const Status status = keysieve::prepare(problem, options, checked, checked_options, backend);
+  keysieve::Plan plan;
+  const Status status = keysieve::make_plan(problem, options, plan);
   keysieve::WorkspaceSize size;
   if (status.ok()) {
-    size = backend->workspace_size(checked, checked_options);
+    size = plan.backend->workspace_size(plan.problem, plan.options);
   }
   if (min_bytes != nullptr) {
     *min_bytes = size.min_bytes;
@@ -188,12 +192,10 @@ keysieve_status keysieve_explain(const keysieve_problem* problem, const keysieve
                                 static_cast<void*>(text), capacity));
   }
   text[0] = '\0';
-  keysieve::Problem checked;
-  keysieve::Options checked_options;
-  const keysieve::Backend* backend = nullptr;
-  const Status status = keysieve::prepare(problem, options, checked, checked_options, backend);
+  keysieve::Plan plan;
+  const Status status = keysieve::make_plan(problem, options, plan);
   if (status.ok()) {
-    backend->explain(checked, checked_options, text, capacity);
+    plan.backend->explain(plan.problem, plan.options, text, capacity);
   }
   return report(status);
 }

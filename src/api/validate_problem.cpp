@@ -126,12 +126,12 @@ Status read_tables(const keysieve_problem& in, Problem& out) {
     out.slot_page_size = size == 0 ? KEYSIEVE_PAGE_SIZE : size;
   }
   const auto check_capacity = [&](int64_t page_entries, const char* table) -> Status {
-    if (in.num_keys > in.pages_per_request * page_entries) {
+    const long long capacity = in.pages_per_request * page_entries;
+    if (in.num_keys > capacity) {
       return Status::error(KEYSIEVE_INVALID_ARGUMENT,
                            "problem.num_keys is %lld, expected at most pages_per_request * %lld = %lld, what a row of "
                            "%s holds",
-                           static_cast<long long>(in.num_keys), static_cast<long long>(page_entries),
-                           static_cast<long long>(in.pages_per_request * page_entries), table);
+                           static_cast<long long>(in.num_keys), static_cast<long long>(page_entries), capacity, table);
     }
     return {};
   };
@@ -166,7 +166,7 @@ Status read_candidates(const keysieve_problem& in, Problem& out) {
 }  // namespace
 
 Status validate_problem(const keysieve_problem* problem, Problem& out) noexcept {
-  keysieve_problem in;
+  keysieve_problem in = {};
   KEYSIEVE_RETURN_IF_ERROR(read_struct(problem, "problem", sizeof(keysieve_problem), in));
   out = Problem{};
   KEYSIEVE_RETURN_IF_ERROR(read_enums(in, out));
@@ -188,7 +188,7 @@ Status validate_options(const keysieve_options* options, Options& out) noexcept 
   if (options == nullptr) {
     return {};
   }
-  keysieve_options in;
+  keysieve_options in = {};
   KEYSIEVE_RETURN_IF_ERROR(read_struct(options, "options", sizeof(keysieve_options), in));
   const auto check = [](const char* name, int32_t value, int32_t low, int32_t high) -> Status {
     if (value < low || value > high) {

@@ -420,7 +420,7 @@ class CallBuilder {
 
 Status validate_tensors(const keysieve_tensors* tensors, const Problem& problem, size_t workspace_min_bytes,
                         Call& out) noexcept {
-  keysieve_tensors in;
+  keysieve_tensors in = {};
   KEYSIEVE_RETURN_IF_ERROR(read_struct(tensors, "tensors", sizeof(keysieve_tensors), in));
   return CallBuilder(in, problem, out).build(workspace_min_bytes);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "keysieve/keysieve.h"
 
@@ -121,7 +122,7 @@ struct RowTensor {
   RowStride stride;
 
   [[nodiscard]] T* row(int64_t t) const { return data + stride(t); }
-  [[nodiscard]] T value(int64_t t) const { return data[stride(t)]; }
+  [[nodiscard]] std::remove_const_t<T> value(int64_t t) const { return data[stride(t)]; }
   explicit operator bool() const { return data != nullptr; }
 };
 

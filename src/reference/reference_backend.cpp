@@ -30,8 +30,7 @@ KeyView key_view(const Call& call, int64_t request, int64_t position) {
   if (!problem.paged) {
     const int64_t element_bytes = problem.k_dtype == Dtype::kBf16 ? 2 : 1;
     const int64_t scale_bytes = problem.k_dtype == Dtype::kE4m3 ? 4 : 1;
-    return {base + position * call.k_stride * element_bytes,
-            scale_base == nullptr ? nullptr : scale_base + position * call.k_scale_stride * scale_bytes};
+    return {base + position * call.k_stride * element_bytes, scale_base + position * call.k_scale_stride * scale_bytes};
   }
   const int64_t page = call.block_table[request * call.block_table_stride + position / KEYSIEVE_PAGE_SIZE];
   if (page < 0 || page >= problem.num_pages) {
