@@ -32,3 +32,6 @@ if(KEYSIEVE_SANITIZE)
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${KEYSIEVE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(keysieve_compile INTERFACE -fsanitize=${KEYSIEVE_SANITIZE})
 endif()
+if(KEYSIEVE_FUZZERS)  # coverage of the code under test, for libFuzzer
+  target_compile_options(keysieve_compile INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
