@@ -10,6 +10,7 @@ BackendList backends() noexcept {
 #if defined(KEYSIEVE_WITH_CUDA)
     &cuda_backend(),
 #endif
+    &cpu_backend(),
     &reference_backend(),
   };
   return {kBackends, static_cast<int32_t>(std::size(kBackends))};
