@@ -23,7 +23,12 @@ class Candidate:
     score_out: str = "none"     # f32, bf16: type of a score output
     layout: str = "none"        # full, compact
     order: str = "ascending"
-    ratio_of: str = ""          # name of the candidate it is compared with
+    indices: Callable = None    # the output as row-relative indices, where it is something else
+
+    def picked(self):
+        """One run's selection, ready to be checked."""
+        out = self.launch()
+        return self.indices(out) if self.indices else out
 
 
 def import_peer(name, missing):
@@ -181,4 +186,9 @@ def torch_topk(case, scores, row_start, row_end):
 
     def launch():
         return torch.topk(masked, min(case.topk, masked.shape[1]), dim=1, sorted=False).indices
-    return Candidate("torch_topk", "select", f"torch {torch.__version__}", "topk", launch, order="any")
+
+    def indices(columns):
+        padding = masked.gather(1, columns) == float("-inf")
+        relative = torch.where(padding, -1, columns - row_start[:, None]).to(torch.int32)
+        return torch.nn.functional.pad(relative, (0, case.topk - relative.shape[1]), value=-1)
+    return Candidate("torch_topk", "select", f"torch {torch.__version__}", "topk", launch, order="any", indices=indices)

@@ -93,10 +93,15 @@ class Bench:
             print(f"  scores with the bits of deep_gemm's: {same} of {total}", flush=True)
         if self.peers.flashinfer is None:
             return
-        pair = self.offer(self.peers.pair, case, inputs)
-        if pair and self.accept(pair, oracle.check_selection(pair.launch(), logits.launch(), inputs, case.topk, lowest_index_wins=False, ascending=False)):
-            chosen["pair"] = pair
-            chosen["pair"].logits = logits
+        self.accept_peer_selection(self.offer(self.peers.pair, case, inputs), logits.launch(), inputs, chosen)
+
+    def accept_peer_selection(self, candidate, scores, inputs, chosen):
+        """Peers promise the set alone: no order, no winner among ties."""
+        if candidate is None:
+            return
+        verdict = oracle.check_selection(candidate.picked(), scores, inputs, self.case.topk, lowest_index_wins=False, ascending=False)
+        if self.accept(candidate, verdict):
+            chosen[candidate.name] = candidate
 
     def selections(self, case, inputs, scores, chosen):
         """Selection alone, everyone on the same scores."""
@@ -107,11 +112,9 @@ class Bench:
         if "select" not in case.ops:
             return
         if self.peers.flashinfer is not None:
-            peer = self.offer(self.peers.topk, case, inputs, lambda: scores)
-            if peer and self.accept(peer, oracle.check_selection(peer.launch(), scores, inputs, case.topk, lowest_index_wins=False, ascending=False)):
-                chosen["flashinfer"] = peer
+            self.accept_peer_selection(self.offer(self.peers.topk, case, inputs, lambda: scores), scores, inputs, chosen)
         if scores.numel() <= self.args.torch_topk_cells:
-            chosen["torch_topk"] = adapter.torch_topk(case, scores, inputs["row_start"], inputs["row_end"])
+            self.accept_peer_selection(self.offer(adapter.torch_topk, case, scores, inputs["row_start"], inputs["row_end"]), scores, inputs, chosen)
 
     def fused(self, case, inputs, chosen):
         if not self.own:
@@ -166,7 +169,7 @@ class Bench:
             ms = entry["median_ms"]
             entry["tflops"] = round(flops / ms / 1e9, 1) if candidate.op != "select" else None
             entry["tb_s"] = round(flops / (2 * case.num_heads * case.head_dim) * 4 / ms / 1e9, 3) if candidate.op == "select" else None
-            entry["checked"] = name != "torch_topk"
+            entry["checked"] = True
             entry["flagged_rows"] = self.facts.get("stats", [0])[0] if name == "score_select" else 0
             entry["stats"] = self.facts.get("stats") if name == "score_select" else None
             if name == "score" and "bit_equal_scores" in self.facts:
@@ -249,6 +252,16 @@ class Bench:
             print(f"wrote {suite}.json: {len(entries)} entries")
 
 
+def shown_command(arguments):
+    """The command as a reader can repeat it: without folders of this machine, the output and the commit."""
+    kept, drop = [], False
+    for argument in arguments:
+        if not drop and argument not in ("--out", "--commit", "--dirty"):
+            kept.append(pathlib.Path(argument).name if "/" in argument else argument)
+        drop = argument in ("--out", "--commit")
+    return " ".join(kept)
+
+
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--library", help="libkeysieve.so; without it only the peers are timed")
@@ -268,7 +281,7 @@ def parse():
     p.add_argument("--commit", help="commit of the library, where this is no git checkout")
     p.add_argument("--dirty", action="store_true", help="with --commit: it had local changes")
     args = p.parse_args()
-    args.shown = " ".join(a if "/" not in a else pathlib.Path(a).name for a in sys.argv[1:])
+    args.shown = shown_command(sys.argv[1:])
     return args
 
 
