@@ -33,10 +33,12 @@ struct RowBlocks {
   [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t count() const {
     return (num_rows + rows_per_group - 1) / rows_per_group * blocks_per_group;
   }
-  [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t group(int64_t block) const { return block / blocks_per_group; }
+  [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t group(int64_t block) const {
+    return block < blocks_per_group ? 0 : block / blocks_per_group;  // the division is slow, and one group is usual
+  }
   /// First row of the block inside its group.
   [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t row_in_group(int64_t block) const {
-    return block % blocks_per_group * rows_per_block;
+    return (block - group(block) * blocks_per_group) * rows_per_block;
   }
   [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t first_row(int64_t block) const {
     return group(block) * rows_per_group + row_in_group(block);

@@ -2,6 +2,7 @@
 // The CUDA backend: finds the device, picks the kernel family, restores the caller's device.
 #include <cstdio>
 #include <cuda_runtime_api.h>
+#include <iterator>
 
 #include "core/backend.hpp"
 #include "cuda/kernels.hpp"
@@ -162,8 +163,9 @@ namespace cuda {
 
 // One line a family: this is where a new kernel family is plugged in.
 KernelFamilies families_for(Op op) noexcept {
+  static constexpr const KernelFamily* kScore[] = {&kScoreSm90};
   switch (op) {
-    case Op::kScore: return {};
+    case Op::kScore: return {kScore, static_cast<int32_t>(std::size(kScore))};
     case Op::kSelect: return {};
     case Op::kScoreSelect: return {};
   }

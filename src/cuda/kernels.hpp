@@ -30,4 +30,6 @@ struct KernelFamilies {
 };
 KernelFamilies families_for(Op op) noexcept;
 
+extern const KernelFamily kScoreSm90;
+
 }  // namespace keysieve::cuda

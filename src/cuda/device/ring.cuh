@@ -12,6 +12,7 @@
 
 #include "core/ring_cursor.hpp"
 #include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/warp.cuh"
 
 namespace keysieve::device {
 
@@ -30,6 +31,14 @@ class Ring {
   /// `name` is for the debug trap only.
   __device__ __forceinline__ explicit Ring(RingBarriers<kSlots>& s_barriers, const char* name)
       : full_(ptx::shared_address(s_barriers.full)), empty_(ptx::shared_address(s_barriers.empty)), name_(name) {}
+
+  /// The same ring with addresses that the compiler knows to be the same in all lanes (ptx::uniform).
+  [[nodiscard]] __device__ __forceinline__ Ring uniform() const {
+    Ring ring = *this;
+    ring.full_ = static_cast<uint32_t>(ptx::uniform(static_cast<int32_t>(full_)));
+    ring.empty_ = static_cast<uint32_t>(ptx::uniform(static_cast<int32_t>(empty_)));
+    return ring;
+  }
 
   /// By one thread; a mbarrier_init_fence and a __syncthreads follow.
   __device__ __forceinline__ void init(uint32_t producer_arrivals, uint32_t consumer_arrivals) const {

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts the line of all tiles (core/schedule.hpp) into equal shares, one a CTA, from row ranges in device memory.
+//
+// Every CTA adds up the tiles of all blocks by itself, which costs no second launch and no atomics, and follows changed
+// ranges when a graph is replayed.  All shares differ by at most one tile, so no order of rows is better than another
+// for balance.  For locality a share starts with its first whole block and leaves the rest of a block that it cuts for
+// the end: the CTAs then walk the keys in step and read them from L2.
+#pragma once
+
+#include <cstdint>
+
+#include "core/schedule.hpp"
+#include "cuda/device/rows.cuh"
+
+namespace keysieve::device {
+
+/// `tiles` tiles of the line from tile `skip` of block `block` on.
+struct ShareSegment {
+  int64_t block;
+  int64_t skip;
+  int64_t tiles;
+};
+
+struct Share {
+  ShareSegment segments[2];  // in the order of work
+};
+
+/// Cooperative over all kThreads threads of the CTA.
+template <int kThreads, int kRowsPerBlock, int kTileKeys>
+class SharePlanner {
+ public:
+  static constexpr int kWarps = kThreads / 32;
+
+  /// Shared memory that the planner works in; `s_tiles` may be overwritten afterwards by anyone.
+  struct Scratch {
+    TileRun* s_tiles;
+    int32_t tiles_capacity;
+    int64_t* s_warp_sums;  // [kWarps]
+    Share* s_share;
+  };
+
+  __device__ __forceinline__ SharePlanner(const RowBlocks& blocks, const RowRanges& ranges, const Scratch& scratch)
+      : blocks_(blocks), ranges_(ranges), scratch_(scratch), chunk_blocks_(scratch.tiles_capacity / kRowsPerBlock) {}
+
+  /// Writes *s_share for share `index` of `shares`.  Ends with a __syncthreads.
+  __device__ void plan(int64_t shares, int64_t index) {
+    const int64_t num_blocks = blocks_.count();
+    int64_t own = 0;
+    for (int64_t first = 0; first < num_blocks; first += chunk_blocks_) {
+      load_chunk(first, num_blocks);
+      own += tiles_of_slice();
+      __syncthreads();
+    }
+    int64_t total;
+    scan(own, &total);
+
+    const int64_t begin = share_begin(total, shares, index);
+    const int64_t end = share_begin(total, shares, index + 1);
+    if (threadIdx.x == 0) {
+      *scratch_.s_share = Share{};
+    }
+    __syncthreads();
+    int64_t passed = 0;
+    for (int64_t first = 0; first < num_blocks && passed <= begin && begin < end; first += chunk_blocks_) {
+      if (num_blocks > chunk_blocks_) {
+        load_chunk(first, num_blocks);
+        own = tiles_of_slice();
+      }
+      int64_t chunk_total;
+      const int64_t before = passed + scan(own, &chunk_total);
+      if (before <= begin && begin < before + own) {
+        find(first, before, begin, end);
+      }
+      passed += chunk_total;
+      __syncthreads();
+    }
+  }
+
+ private:
+  __device__ void load_chunk(int64_t first, int64_t num_blocks) {
+    const int64_t left = num_blocks - first;
+    loaded_blocks_ = static_cast<int32_t>(left < chunk_blocks_ ? left : chunk_blocks_);
+#pragma unroll 4
+    for (int slot = static_cast<int>(threadIdx.x); slot < loaded_blocks_ * kRowsPerBlock; slot += kThreads) {
+      const int64_t block = first + slot / kRowsPerBlock;
+      const int row = slot % kRowsPerBlock;
+      TileRun tiles;
+      if (row < blocks_.rows(block)) {
+        const KeyRange range = ranges_(blocks_.first_row(block) + row);
+        tiles = tiles_of_keys(range.begin, range.end, kTileKeys);
+      }
+      scratch_.s_tiles[slot] = tiles;
+    }
+    __syncthreads();
+  }
+
+  /// Blocks [begin, end) of the loaded chunk that this thread adds up.
+  __device__ __forceinline__ int32_t slice_begin() const {
+    const int32_t blocks_per_thread = (loaded_blocks_ + kThreads - 1) / kThreads;
+    return min(static_cast<int32_t>(threadIdx.x) * blocks_per_thread, loaded_blocks_);
+  }
+  __device__ __forceinline__ int32_t slice_end() const {
+    const int32_t blocks_per_thread = (loaded_blocks_ + kThreads - 1) / kThreads;
+    return min(static_cast<int32_t>(threadIdx.x + 1) * blocks_per_thread, loaded_blocks_);
+  }
+
+  __device__ int64_t tiles_of_block(int32_t block_in_chunk) const {
+    const TileRun* s_rows = scratch_.s_tiles + block_in_chunk * kRowsPerBlock;
+    const auto tiles_of_row = [s_rows](int32_t row) { return s_rows[row]; };
+    int64_t tiles = 0;
+    int32_t row = 0;
+    TileRun run;
+    while (next_run(tiles_of_row, kRowsPerBlock, row, run)) {
+      tiles += run.size();
+    }
+    return tiles;
+  }
+
+  __device__ int64_t tiles_of_slice() const {
+    int64_t tiles = 0;
+    for (int32_t block = slice_begin(); block < slice_end(); ++block) {
+      tiles += tiles_of_block(block);
+    }
+    return tiles;
+  }
+
+  /// Sum of `value` over the threads before this one; *total over all.  Contains two __syncthreads.
+  __device__ int64_t scan(int64_t value, int64_t* total) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    int64_t inclusive = value;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int64_t other = __shfl_up_sync(0xFFFFFFFFU, inclusive, distance);
+      inclusive += lane >= distance ? other : 0;
+    }
+    if (lane == 31) {
+      scratch_.s_warp_sums[warp] = inclusive;
+    }
+    __syncthreads();
+    int64_t before_warp = 0;
+    int64_t all = 0;
+    for (int w = 0; w < kWarps; ++w) {
+      before_warp += w < warp ? scratch_.s_warp_sums[w] : 0;
+      all += scratch_.s_warp_sums[w];
+    }
+    __syncthreads();
+    *total = all;
+    return before_warp + inclusive - value;
+  }
+
+  /// By the one thread whose slice holds tile `begin`; `before` is the slice's first tile.
+  __device__ void find(int64_t first, int64_t before, int64_t begin, int64_t end) const {
+    int32_t block = slice_begin();
+    int64_t tiles = tiles_of_block(block);
+    while (before + tiles <= begin) {
+      before += tiles;
+      ++block;
+      tiles = tiles_of_block(block);
+    }
+    const int64_t skip = begin - before;
+    const int64_t block_end = before + tiles < end ? before + tiles : end;
+    ShareSegment* s_segments = scratch_.s_share->segments;
+    if (skip == 0) {
+      s_segments[0] = {first + block, 0, end - begin};
+    } else {
+      s_segments[0] = {first + block + 1, 0, end - block_end};
+      s_segments[1] = {first + block, skip, block_end - begin};
+    }
+  }
+
+  RowBlocks blocks_;
+  RowRanges ranges_;
+  Scratch scratch_;
+  int32_t chunk_blocks_;
+  int32_t loaded_blocks_ = 0;
+};
+
+}  // namespace keysieve::device
