@@ -39,6 +39,10 @@ Status read_enums(const keysieve_problem& in, Problem& out) {
   out.compact_scores = in.score_layout == KEYSIEVE_SCORES_COMPACT;
   out.index_space = static_cast<IndexSpace>(in.index_space);
   out.order = static_cast<Order>(in.order);
+  if (!out.selects()) {  // no indices: no space and no table for them
+    out.index_space = IndexSpace::kRow;
+    out.order = Order::kAscending;
+  }
   out.candidates = static_cast<Candidates>(in.candidates);
   return {};
 }
