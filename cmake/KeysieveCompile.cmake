@@ -35,3 +35,15 @@ endif()
 if(KEYSIEVE_FUZZERS)  # coverage of the code under test, for libFuzzer
   target_compile_options(keysieve_compile INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
+
+# keysieve_avx512_bf16_source(file target): a file of intrinsics that is compiled for AVX-512 BF16 where the compiler can, and
+# whose code runs after a check of the processor.
+include(CheckCXXCompilerFlag)
+check_cxx_compiler_flag("-mavx512f -mavx512bf16" KEYSIEVE_HAS_AVX512_BF16_FLAGS)
+function(keysieve_avx512_bf16_source file target)
+  if(KEYSIEVE_HAS_AVX512_BF16_FLAGS)
+    # GCC 12 warns about its own _mm512_undefined_ps().
+    set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/${file} TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS
+      "-mavx512f;-mavx512bf16;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
+  endif()
+endfunction()

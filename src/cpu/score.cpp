@@ -124,6 +124,23 @@ void decode_panel(const PackArgs& args, const KeyPanel& panel) {
 
 // ---- Scoring ----
 
+// A loop of few trips has an exit that branch predictors learn.
+constexpr int kUnrolledWords = 8;
+
+HWY_INLINE void multiply_word(const uint32_t* q, const uint32_t* k, VF (&acc)[kGroupHeads][kVectors]) {
+  const DF df;
+  const VF key0 = hn::BitCast(df, hn::LoadU(DU(), k));
+  const VF key1 = hn::BitCast(df, hn::LoadU(DU(), k + kLanes));
+  const VF key2 = hn::BitCast(df, hn::LoadU(DU(), k + 2 * kLanes));
+  HWY_UNROLL(8)
+  for (int i = 0; i < kGroupHeads; ++i) {
+    const VF query = hn::BitCast(df, hn::Set(DU(), q[i]));
+    acc[i][0] = hn::MulAdd(query, key0, acc[i][0]);
+    acc[i][1] = hn::MulAdd(query, key1, acc[i][1]);
+    acc[i][2] = hn::MulAdd(query, key2, acc[i][2]);
+  }
+}
+
 void score(const ScoreArgs& args, float* HWY_RESTRICT scores) {
   const DF df;
   const VF zero = hn::Zero(df);
@@ -137,19 +154,19 @@ void score(const ScoreArgs& args, float* HWY_RESTRICT scores) {
     for (int i = 0; i < kGroupHeads; ++i) {
       acc[i][0] = acc[i][1] = acc[i][2] = zero;
     }
-    for (int64_t word = 0; word < args.num_words; ++word) {
-      const VF key0 = hn::BitCast(df, hn::LoadU(DU(), k));
-      const VF key1 = hn::BitCast(df, hn::LoadU(DU(), k + kLanes));
-      const VF key2 = hn::BitCast(df, hn::LoadU(DU(), k + 2 * kLanes));
+    int64_t word = 0;
+    for (; word + kUnrolledWords <= args.num_words; word += kUnrolledWords) {
       HWY_UNROLL(8)
-      for (int i = 0; i < kGroupHeads; ++i) {
-        const VF query = hn::BitCast(df, hn::Set(DU(), q[i]));
-        acc[i][0] = hn::MulAdd(query, key0, acc[i][0]);
-        acc[i][1] = hn::MulAdd(query, key1, acc[i][1]);
-        acc[i][2] = hn::MulAdd(query, key2, acc[i][2]);
+      for (int u = 0; u < kUnrolledWords; ++u) {
+        multiply_word(q + u * kGroupHeads, k + u * kPanelKeys, acc);
       }
-      k += kPanelKeys;
+      q += kUnrolledWords * kGroupHeads;
+      k += kUnrolledWords * kPanelKeys;
+    }
+    for (; word < args.num_words; ++word) {
+      multiply_word(q, k, acc);
       q += kGroupHeads;
+      k += kPanelKeys;
     }
     HWY_UNROLL(8)
     for (int i = 0; i < kGroupHeads; ++i) {
