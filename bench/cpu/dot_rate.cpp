@@ -57,7 +57,7 @@ template <class OneThread>
 double best_rate(int threads, const OneThread& one_thread) {
   constexpr int kRounds = 2'000'000;
   double best = 0;
-  for (int repeat = 0; repeat < 12; ++repeat) {
+  for (int repeat = 0; repeat < 40; ++repeat) {
     std::vector<double> flops(static_cast<size_t>(threads));
     std::vector<float> results(flops.size());
     std::vector<std::thread> running;
