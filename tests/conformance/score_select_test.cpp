@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // score_select over shapes, dtypes, values, ranges, K, orders, index spaces and outputs (contract sections 1 to 4).
-#include "support/backends.hpp"
 #include "support/checks.hpp"
 
 namespace keysieve::test {
 namespace {
 
-class ScoreSelect : public BackendTest {
- protected:
-  void check(const ProblemSpec& spec, const RunSettings& settings = {}) {
-    SCOPED_TRACE(describe(spec));
-    Runner runner(GetParam());
-    expect_conforms(runner, make_inputs(spec), settings);
-  }
-};
+class ScoreSelect : public ConformanceTest {};
 KEYSIEVE_FOR_EACH_BACKEND(ScoreSelect);
 
 constexpr KeyType kKeyTypes[] = {KeyType::kE4m3, KeyType::kBf16, KeyType::kMxfp4};

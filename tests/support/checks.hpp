@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/backends.hpp"
 #include "support/generate.hpp"
 #include "support/oracle.hpp"
 #include "support/runner.hpp"
@@ -31,5 +32,15 @@ void expect_select_is_exact(Runner& runner, const Inputs& select, const RunSetti
 ///   score within c of the reference, -inf outside the ranges; score_select == select(score) == stable sort of score;
 ///   agreement with the reference.
 void expect_conforms(Runner& runner, const Inputs& score_select, const RunSettings& settings = {});
+
+/// A test over all backends that checks generated problems.
+class ConformanceTest : public BackendTest {
+ protected:
+  void check(const ProblemSpec& spec, const RunSettings& settings = {}) {
+    SCOPED_TRACE(describe(spec));
+    Runner runner(GetParam());
+    expect_conforms(runner, make_inputs(spec), settings);
+  }
+};
 
 }  // namespace keysieve::test

@@ -101,11 +101,18 @@ void make_contiguous_keys(const ProblemSpec& spec, Random& random, Inputs& out) 
   }
 }
 
+/// Columns of a slot table; 0 if slots do not come from one.
+int64_t slot_columns(const ProblemSpec& spec) {
+  const int64_t size = spec.index_space == KEYSIEVE_INDEX_SLOT ? spec.slot_page_size : 0;
+  return size == 0 ? 0 : (spec.shape.keys + size - 1) / size;
+}
+
 /// A pool with more pages than are used, in shuffled order, with space between pages and garbage in everything that no
 /// row may read.
 void make_paged_keys(const ProblemSpec& spec, int64_t requests, Random& random, Inputs& out) {
   const int64_t head_dim = spec.shape.head_dim;
   const int64_t pages_per_request = (spec.shape.keys + KEYSIEVE_PAGE_SIZE - 1) / KEYSIEVE_PAGE_SIZE + random.below(2);
+  const int64_t columns = std::max(pages_per_request, slot_columns(spec));  // both tables are [B,P]
   const int64_t used = requests * pages_per_request;
   const int64_t num_pages = used + random.between(1, 3);
   const int64_t channel_bytes = key_bytes(spec.key_type, head_dim);
@@ -114,7 +121,7 @@ void make_paged_keys(const ProblemSpec& spec, int64_t requests, Random& random, 
   out.problem.key_layout = KEYSIEVE_KEYS_PAGED;
   out.problem.num_pages = num_pages;
   out.problem.num_requests = requests;
-  out.problem.pages_per_request = pages_per_request;
+  out.problem.pages_per_request = columns;
   out.k = Tensor(Dtype::kU8, {num_pages, page_size}, {{stride, 1}});
   out.k.fill(kSlackByte);
 
@@ -123,7 +130,7 @@ void make_paged_keys(const ProblemSpec& spec, int64_t requests, Random& random, 
   for (int64_t i = num_pages - 1; i > 0; --i) {
     std::swap(pages[i], pages[random.below(i + 1)]);
   }
-  out.block_table = Tensor(Dtype::kI32, {requests, pages_per_request}, {{pages_per_request + random.below(3), 1}});
+  out.block_table = Tensor(Dtype::kI32, {requests, columns}, {{columns + random.below(3), 1}});
   out.block_table.fill(kSlackByte);
   auto* base = out.k.mutable_data<uint8_t>();
   for (int64_t i = 0; i < used; ++i) {
@@ -187,9 +194,8 @@ void make_slots(const ProblemSpec& spec, int64_t requests, Random& random, Input
   if (spec.slot_page_size == 0) {
     return;
   }
-  const int64_t columns = (spec.shape.keys + spec.slot_page_size - 1) / spec.slot_page_size;
   out.problem.num_requests = requests;
-  out.problem.pages_per_request = std::max(columns, out.problem.pages_per_request);
+  out.problem.pages_per_request = std::max(slot_columns(spec), out.problem.pages_per_request);
   out.slot_table = Tensor(Dtype::kI32, {requests, out.problem.pages_per_request});
   for (int64_t i = 0; i < requests * out.problem.pages_per_request; ++i) {
     out.slot_table.mutable_data<int32_t>()[i] = static_cast<int32_t>(random.below(100000));
