@@ -47,3 +47,11 @@ function(keysieve_avx512_bf16_source file target)
       "-mavx512f;-mavx512bf16;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
   endif()
 endfunction()
+
+# Binaries to carry to a machine that has only a GPU driver: everything static but glibc; what is not (libhwy) lies
+# beside the binary.
+if(KEYSIEVE_DEVICE)
+  target_link_options(keysieve_compile INTERFACE -static-libstdc++ -static-libgcc)
+  set(CMAKE_BUILD_RPATH "$ORIGIN")
+  set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+endif()
