@@ -190,7 +190,6 @@ void make_ranges(const ProblemSpec& spec, const std::vector<int64_t>& row_shape,
 }
 
 void make_slots(const ProblemSpec& spec, int64_t requests, Random& random, Inputs& out) {
-  out.problem.slot_page_size = spec.slot_page_size;
   if (spec.slot_page_size == 0) {
     return;
   }
@@ -311,27 +310,45 @@ Tensor random_scores(int64_t rows, int64_t columns, int64_t distinct, bool speci
   return tensor;
 }
 
-Inputs make_inputs(const ProblemSpec& spec) {
-  Random random(spec.seed);
-  Inputs out;
-  keysieve_problem& problem = out.problem;
-  const ProblemShape& shape = spec.shape;
+keysieve_problem plan_problem(const ProblemSpec& spec) {
+  keysieve_problem problem{};
   problem.op = spec.op;
-  problem.num_rows = shape.rows;
-  problem.num_heads = shape.heads;
-  problem.head_dim = shape.head_dim;
-  problem.num_keys = shape.keys;
-  problem.topk = shape.topk;
+  problem.num_rows = spec.shape.rows;
+  problem.num_heads = spec.shape.heads;
+  problem.head_dim = spec.shape.head_dim;
+  problem.num_keys = spec.shape.keys;
+  problem.topk = spec.shape.topk;
   problem.q_dtype = q_dtype(spec.key_type);
   problem.k_dtype = k_dtype(spec.key_type);
   problem.score_dtype = spec.score_dtype;
   problem.score_layout = spec.score_layout;
   problem.score_width = spec.score_width;
   problem.index_space = spec.index_space;
+  problem.slot_page_size = spec.index_space == KEYSIEVE_INDEX_SLOT ? spec.slot_page_size : 0;
   problem.order = spec.order;
-  problem.candidates = spec.candidates;
   problem.next_n = spec.next_n;
+  problem.candidates = spec.candidates;
+  if (spec.candidates != KEYSIEVE_CANDIDATES_NONE) {
+    problem.cand_block = spec.cand_block;
+    problem.cand_count = spec.cand_count;
+  }
+  if (spec.paged || spec.index_space == KEYSIEVE_INDEX_SLOT) {
+    problem.num_requests = std::max<int64_t>((spec.shape.rows + spec.next_n - 1) / spec.next_n, 1);
+    problem.pages_per_request =
+        std::max((spec.shape.keys + KEYSIEVE_PAGE_SIZE - 1) / KEYSIEVE_PAGE_SIZE, slot_columns(spec));
+  }
+  if (spec.paged) {
+    problem.key_layout = KEYSIEVE_KEYS_PAGED;
+    problem.num_pages = problem.num_requests * problem.pages_per_request + 4;
+  }
+  return problem;
+}
 
+Inputs make_inputs(const ProblemSpec& spec) {
+  Random random(spec.seed);
+  Inputs out;
+  out.problem = plan_problem(spec);
+  const ProblemShape& shape = spec.shape;
   const int64_t requests = std::max<int64_t>((shape.rows + spec.next_n - 1) / spec.next_n, 1);
   const bool grouped = spec.decode && shape.rows % spec.next_n == 0;
   const std::vector<int64_t> rows =
@@ -361,10 +378,6 @@ Inputs make_inputs(const ProblemSpec& spec) {
     for (int64_t t = 0; t < shape.rows; ++t) {
       out.row_request.mutable_data<int32_t>()[t] = static_cast<int32_t>(random.below(requests));
     }
-  }
-  if (spec.candidates != KEYSIEVE_CANDIDATES_NONE) {
-    problem.cand_block = spec.cand_block;
-    problem.cand_count = spec.cand_count;
   }
   if (spec.candidates == KEYSIEVE_CANDIDATES_CONSUME) {
     make_candidate_lists(spec, random, out);

@@ -61,6 +61,9 @@ struct ProblemSpec {
 /// Inputs of a problem; for select, `scores` is left out.
 Inputs make_inputs(const ProblemSpec& spec);
 
+/// The problem alone, with capacities that make_inputs would choose or more: enough to ask whether it is supported.
+keysieve_problem plan_problem(const ProblemSpec& spec);
+
 /// "T=3 H=8 ..." with everything needed to make the problem again.
 std::string describe(const ProblemSpec& spec);
 

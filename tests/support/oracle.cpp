@@ -70,24 +70,6 @@ std::vector<int32_t> best_blocks(const keysieve_problem& problem, const std::vec
   return ids;
 }
 
-/// The index that stands for row-relative key `key`.
-int64_t index_of_key(const Inputs& inputs, int64_t t, int64_t begin, int64_t key) {
-  const keysieve_problem& problem = inputs.problem;
-  const bool paged = problem.key_layout == KEYSIEVE_KEYS_PAGED;
-  switch (problem.index_space) {
-    case KEYSIEVE_INDEX_ABSOLUTE: return begin + key;
-    case KEYSIEVE_INDEX_OFFSET: return key + row_value(inputs.out_offset, t);
-    case KEYSIEVE_INDEX_SLOT: {
-      const bool from_block_table = problem.slot_page_size == 0;
-      const int64_t size = from_block_table ? KEYSIEVE_PAGE_SIZE : problem.slot_page_size;
-      const Tensor& table = from_block_table ? inputs.block_table : inputs.slot_table;
-      const int64_t position = paged ? begin + key : key;
-      return static_cast<int64_t>(table.value<int32_t>(table_row(inputs, t), position / size)) * size + position % size;
-    }
-    default: return key;
-  }
-}
-
 struct RowContent {
   std::vector<std::pair<int32_t, int32_t>> entries;  // index, bits of its ordered score
   std::vector<int32_t> row_indices;
@@ -170,6 +152,23 @@ float score_at(const Inputs& inputs, const Tensor& scores, int64_t t, int64_t i)
   const int64_t column = compact ? i : key_range(inputs, t).begin + i;
   return scores.dtype() == Dtype::kBf16 ? bf16_to_float(scores.value<uint16_t>(t, column))
                                         : scores.value<float>(t, column);
+}
+
+int64_t index_of_key(const Inputs& inputs, int64_t t, int64_t begin, int64_t key) {
+  const keysieve_problem& problem = inputs.problem;
+  const bool paged = problem.key_layout == KEYSIEVE_KEYS_PAGED;
+  switch (problem.index_space) {
+    case KEYSIEVE_INDEX_ABSOLUTE: return begin + key;
+    case KEYSIEVE_INDEX_OFFSET: return key + row_value(inputs.out_offset, t);
+    case KEYSIEVE_INDEX_SLOT: {
+      const bool from_block_table = problem.slot_page_size == 0;
+      const int64_t size = from_block_table ? KEYSIEVE_PAGE_SIZE : problem.slot_page_size;
+      const Tensor& table = from_block_table ? inputs.block_table : inputs.slot_table;
+      const int64_t position = paged ? begin + key : key;
+      return static_cast<int64_t>(table.value<int32_t>(table_row(inputs, t), position / size)) * size + position % size;
+    }
+    default: return key;
+  }
 }
 
 Outputs select_oracle(const Inputs& inputs, const Tensor& scores, const RunSettings& settings) {

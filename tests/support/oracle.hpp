@@ -30,6 +30,9 @@ Inputs subset_of_rows(const Inputs& inputs, const std::vector<int64_t>& rows);
 /// Score of row t's key begin + i, from a [T,N] or [T,W] score tensor, f32 or bf16.
 float score_at(const Inputs& inputs, const Tensor& scores, int64_t t, int64_t i);
 
+/// The index that stands for row-relative key `key` of row t (contract section 4).
+int64_t index_of_key(const Inputs& inputs, int64_t t, int64_t begin, int64_t key);
+
 /// Outputs of selection from given scores by std::stable_sort, as `settings` asks for them.
 Outputs select_oracle(const Inputs& inputs, const Tensor& scores, const RunSettings& settings = {});
 
@@ -42,6 +45,13 @@ std::string compare_scores(const Tensor& actual, const Tensor& expected);
 
 /// For every key of row t: |k_scale| * sum_h |w| * sum_d |q*k| over the finite operands.
 std::vector<double> bound_sums(const Inputs& inputs, int64_t t);
+
+/// Score of row t's key begin + i by the formula in double, and its bound sum.
+struct PairScore {
+  double score = 0;
+  double bound_sum = 0;
+};
+PairScore pair_score(const Inputs& inputs, int64_t t, int64_t i);
 
 /// Reference scores of the listed rows, [rows, N] full f32, by the backend "reference".
 Tensor reference_scores(const Inputs& inputs, const std::vector<int64_t>& rows);

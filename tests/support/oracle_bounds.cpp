@@ -139,6 +139,42 @@ std::vector<double> bound_sums(const Inputs& inputs, int64_t t) {
   return sums;
 }
 
+PairScore pair_score(const Inputs& inputs, int64_t t, int64_t i) {
+  const keysieve_problem& problem = inputs.problem;
+  const int64_t request = problem.key_layout == KEYSIEVE_KEYS_PAGED ? table_row(inputs, t) : 0;
+  const KeyBytes bytes = key_bytes(inputs, request, key_range(inputs, t).begin + i);
+  if (bytes.key == nullptr) {
+    return {std::nan(""), 0};
+  }
+  float scale = 1;
+  if (problem.k_dtype == KEYSIEVE_E4M3) {
+    std::memcpy(&scale, bytes.scale, sizeof(scale));
+  }
+  std::vector<double> key(static_cast<size_t>(problem.head_dim));
+  for (int64_t d = 0; d < problem.head_dim; ++d) {
+    key[d] = key_channel(inputs, bytes, d);
+  }
+  const bool q_grouped = is_grouped(inputs.q, 3);
+  const float* weights = inputs.weights.data<float>() + inputs.weights.row_offset(t, is_grouped(inputs.weights, 2));
+  PairScore out;
+  for (int64_t h = 0; h < problem.num_heads; ++h) {
+    double dot = 0;
+    double magnitude = 0;
+    for (int64_t d = 0; d < problem.head_dim; ++d) {
+      const int64_t at = inputs.q.row_offset(t, q_grouped) + h * inputs.q.stride(q_grouped ? 2 : 1) + d;
+      const float q = problem.q_dtype == KEYSIEVE_BF16 ? bf16_to_float(inputs.q.data<uint16_t>()[at])
+                                                       : e4m3_to_float(inputs.q.data<uint8_t>()[at]);
+      dot += double{q} * key[d];
+      magnitude += finite_magnitude(double{q} * key[d]);
+    }
+    out.score += double{weights[h]} * (dot < 0 ? 0 : dot);
+    out.bound_sum += finite_magnitude(weights[h]) * magnitude;
+  }
+  out.score *= scale;
+  out.bound_sum *= finite_magnitude(scale);
+  return out;
+}
+
 Tensor reference_scores(const Inputs& inputs, const std::vector<int64_t>& rows) {
   Inputs subset = subset_of_rows(inputs, rows);
   subset.problem.op = KEYSIEVE_SCORE;

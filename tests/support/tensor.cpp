@@ -8,24 +8,25 @@
 namespace keysieve::test {
 namespace {
 
-/// Calls visit(element offset in a, element offset in b) for every element of `shape`.
+/// Calls visit(element offset in a, element offset in b) for every index of all axes but the innermost.
 template <typename Visit>
 void for_each_run(const std::vector<int64_t>& shape, const Tensor& a, const Tensor& b, const Visit& visit) {
-  std::vector<int64_t> index(shape.size(), 0);
   for (const int64_t extent : shape) {
     if (extent == 0) {
       return;
     }
   }
+  const size_t outer_axes = shape.size() - 1;
+  std::vector<int64_t> index(outer_axes, 0);
   while (true) {
     int64_t offset_a = 0;
     int64_t offset_b = 0;
-    for (size_t axis = 0; axis < shape.size(); ++axis) {
+    for (size_t axis = 0; axis < outer_axes; ++axis) {
       offset_a += index[axis] * a.stride(axis);
       offset_b += index[axis] * b.stride(axis);
     }
     visit(offset_a, offset_b);
-    size_t axis = shape.size();
+    size_t axis = outer_axes;
     while (axis > 0 && ++index[axis - 1] == shape[axis - 1]) {
       index[--axis] = 0;
     }
@@ -151,8 +152,17 @@ Tensor Tensor::with_layout(TensorLayout layout) const {
   copy.fill(kSlackByte);
   const int64_t element_bytes = dtype_bytes(dtype_);
   std::byte* target = copy.mutable_image();
+  const size_t inner = shape_.size() - 1;
   for_each_run(shape_, copy, *this, [&](int64_t to, int64_t from) {
-    std::memcpy(target + to * element_bytes, image() + from * element_bytes, static_cast<size_t>(element_bytes));
+    if (copy.stride(inner) == 1 && stride(inner) == 1) {
+      std::memcpy(target + to * element_bytes, image() + from * element_bytes,
+                  static_cast<size_t>(shape_[inner] * element_bytes));
+      return;
+    }
+    for (int64_t i = 0; i < shape_[inner]; ++i) {
+      std::memcpy(target + (to + i * copy.stride(inner)) * element_bytes,
+                  image() + (from + i * stride(inner)) * element_bytes, static_cast<size_t>(element_bytes));
+    }
   });
   return copy;
 }
@@ -171,7 +181,14 @@ Tensor Tensor::rows(const std::vector<int64_t>& which, bool grouped) const {
     row_elements *= shape_[axis];
   }
   std::byte* target = copy.mutable_image();
+  const bool dense_rows = shape_.size() == row_axes + 1 && layout_.stride.back() == 1;
   for (const int64_t t : which) {
+    if (dense_rows) {
+      const auto row_bytes = static_cast<size_t>(row_elements) * element_bytes;
+      std::memcpy(target, image() + static_cast<size_t>(row_offset(t, grouped)) * element_bytes, row_bytes);
+      target += row_bytes;
+      continue;
+    }
     for (int64_t e = 0; e < row_elements; ++e) {
       int64_t rest = e;
       int64_t from = row_offset(t, grouped);
