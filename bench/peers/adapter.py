@@ -23,6 +23,8 @@ class Candidate:
     score_out: str = "none"     # f32, bf16: type of a score output
     layout: str = "none"        # full, compact
     order: str = "ascending"
+    ratio_of: str = ""          # name of the candidate it is compared with, where that is not the usual one
+    checked: bool = True
     indices: Callable = None    # the output as row-relative indices, where it is something else
 
     def picked(self):

@@ -27,6 +27,8 @@ import oracle
 import workloads
 
 FILE_OF_OP = {"score_select": "prefill", "score": "score", "select": "select"}
+SUITES_WITH_A_FILE = ("few-rows", "grid", "decode")
+MAKER_OF_OP = {"score_select": "score_select", "score": "score", "select": "select"}
 
 
 class Bench:
@@ -41,8 +43,14 @@ class Bench:
             self.own = adapter.Keysieve(args.library, self.device, args.backend)
         else:
             self.missing.append("keysieve: no --library given")
+        self.others = [self.other(text, control) for texts, control in ((args.against, False), (args.control, True)) for text in texts]
         self.deadline = time.monotonic() + args.budget
-        self.facts = {}
+        self.suite, self.facts = "prefill", {}
+
+    def other(self, text, control):
+        """(name, library, is a control) of a --against or --control argument."""
+        name, _, path = text.partition("=")
+        return name, adapter.Keysieve(path, self.device, self.args.backend), control
 
     # ---- building and checking the candidates of one case ----
 
@@ -138,6 +146,21 @@ class Bench:
             self.accept(counted, verdict)
         chosen["score_select"] = fused
 
+    def other_libraries(self, case, inputs, scores, chosen):
+        """Other builds of keysieve beside the one measured: another revision must give the same bits, a control need not."""
+        for name, library, control in self.others:
+            for op, maker in MAKER_OF_OP.items():
+                if op not in case.ops or op not in chosen:
+                    continue
+                extra = (scores,) if op == "select" else ()
+                candidate = self.offer(getattr(library, maker), case, inputs, *extra)
+                if candidate is None:
+                    continue
+                candidate.name, candidate.ratio_of, candidate.checked = f"{op}@{name}", op, not control
+                candidate.who = name if control else f"keysieve {name}"
+                if control or self.accept(candidate, oracle.check_same(candidate.launch().view(torch.int32), chosen[op].launch().view(torch.int32))):
+                    chosen[candidate.name] = candidate
+
     def candidates(self, case, inputs):
         chosen = {}
         scores = self.own_scores(case, inputs, chosen)
@@ -150,26 +173,35 @@ class Bench:
             self.fused(case, inputs, chosen)
             if "score" in chosen and "select" in chosen:
                 chosen["own_pair"] = adapter.serial("own_pair", "score_select", "own_pair", chosen["score"], chosen["select"])
+        self.other_libraries(case, inputs, scores, chosen)
         return {name: c for name, c in chosen.items() if c.op in case.ops}
 
     # ---- timing one case ----
 
     def baseline(self, candidate, chosen):
         """What a candidate's ratio is taken to."""
+        if candidate.ratio_of:
+            return candidate.ratio_of
         wanted = {"score_select": ("pair", "own_pair"), "score": ("deep_gemm",), "select": ("flashinfer", "torch_topk")}[candidate.op]
         for name in wanted:
             if name in chosen and name != candidate.name:
                 return name
         return None
 
+    def file_of(self, candidate):
+        """The result file that an entry belongs to."""
+        if "@" in candidate.name:
+            return "compare" if candidate.checked else "controls"
+        return self.suite if candidate.op == "score_select" and self.suite in SUITES_WITH_A_FILE else FILE_OF_OP[candidate.op]
+
     def add_entries(self, case, chosen, timings, flops, clocks):
         for name, candidate in chosen.items():
-            entry = {"op": candidate.op, "who": candidate.who, "variant": candidate.variant, "mode": "graph", "name": name,
+            entry = {"op": candidate.op, "who": candidate.who, "variant": candidate.variant, "mode": "graph", "name": name, "file": self.file_of(candidate),
                      "case": {**case.as_json(), "out": candidate.score_out, "layout": candidate.layout, "order": candidate.order}, **timings[name].summary()}
             ms = entry["median_ms"]
             entry["tflops"] = round(flops / ms / 1e9, 1) if candidate.op != "select" else None
             entry["tb_s"] = round(flops / (2 * case.num_heads * case.head_dim) * 4 / ms / 1e9, 3) if candidate.op == "select" else None
-            entry["checked"] = True
+            entry["checked"] = candidate.checked
             entry["flagged_rows"] = self.facts.get("stats", [0])[0] if name == "score_select" else 0
             entry["stats"] = self.facts.get("stats") if name == "score_select" else None
             if name == "score" and "bit_equal_scores" in self.facts:
@@ -245,10 +277,9 @@ class Bench:
         out.mkdir(parents=True, exist_ok=True)
         suites = {}
         for entry in self.entries:
-            suite = "decode" if entry["case"]["paged"] else "grid" if self.args.suites == "grid" else FILE_OF_OP[entry["op"]]
-            suites.setdefault(suite, []).append(entry)
+            suites.setdefault("decode" if entry["case"]["paged"] else entry["file"], []).append(entry)
         for suite, entries in suites.items():
-            (out / f"{suite}.json").write_text(json.dumps({**self.header(suite), "entries": entries}, indent=1) + "\n")
+            (out / f"{suite}.json").write_text(json.dumps({**self.header(suite), "entries": [{k: v for k, v in e.items() if k != "file"} for e in entries]}, indent=1) + "\n")
             print(f"wrote {suite}.json: {len(entries)} entries")
 
 
@@ -266,6 +297,8 @@ def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--library", help="libkeysieve.so; without it only the peers are timed")
     p.add_argument("--backend", help="keysieve backend by name; default: the library's choice")
+    p.add_argument("--against", nargs="*", default=[], metavar="NAME=LIB", help="other revisions: same results required, timed beside --library")
+    p.add_argument("--control", nargs="*", default=[], metavar="NAME=LIB", help="attribution builds: timed beside --library, not checked")
     p.add_argument("--suites", default="prefill", help="comma-separated: " + ", ".join(workloads.SUITES))
     p.add_argument("--only", default="", help="only cases whose label contains this text")
     p.add_argument("--replay", nargs="*", default=[], help="replay files to time too")
@@ -293,11 +326,13 @@ def main():
     bench.ceilings = nothing if args.no_ceilings else measure.ceilings(bench.device)
     print("ceilings:", bench.ceilings, flush=True)
     for suite in args.suites.split(","):
+        bench.suite = suite
         for case in workloads.SUITES[suite]() if suite else []:
             if args.only in case.label():
                 bench.run_case(case)
                 if args.flushed:
                     bench.run_case(workloads.dataclasses.replace(case, l2="flushed"))
+    bench.suite = "prefill"
     for path in args.replay:
         bench.run_case(workloads.replay_case(path), workloads.read_safetensors(path, bench.device))
     bench.write()

@@ -45,7 +45,7 @@ def _select():
 
 
 def _grid():
-    return [Case(t, n * KI, num_heads=h, topk=k) for h, k in ((64, 2048), (32, 512)) for n in (8, 16, 32, 64, 128)
+    return [Case(t, n * KI, num_heads=h, topk=k, ops=("score_select",)) for h, k in ((64, 2048), (32, 512)) for n in (8, 16, 32, 64, 128)
             for t in (132, 264, 512, 1024, 2048, 4096, 8192)]
 
 

@@ -4,7 +4,7 @@ import json
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SUITE_ORDER = ("prefill", "score", "select", "few-rows", "decode", "grid", "controls", "bf16", "cpu")
+SUITE_ORDER = ("prefill", "score", "select", "few-rows", "decode", "grid", "controls", "compare", "bf16", "cpu")
 
 
 def load(folder=None):
