@@ -152,16 +152,24 @@ struct Operands {
 
   /// The documented order of float sums, for exact dots (device/tile.cuh).
   [[nodiscard]] float ordered_score(int64_t t, int64_t n) const {
+    const auto relu_dot = [&](int64_t h) {
+      float dot = 0;
+      for (int64_t d = 0; d < shape.dim; ++d) {
+        dot += e4m3_value(q[static_cast<size_t>((t * shape.heads + h) * shape.dim + d)]) *
+               e4m3_value(k[static_cast<size_t>(n * shape.dim + d)]);
+      }
+      return std::max(dot, 0.0F);
+    };
+    const auto weight_of = [&](int64_t h) { return weights[static_cast<size_t>(t * shape.heads + h)]; };
     const auto chain_sum = [&](int64_t first_head, int64_t step) {
-      float sum = 0;
-      for (int64_t h = first_head; h < shape.heads; h += step) {
-        float dot = 0;
-        for (int64_t d = 0; d < shape.dim; ++d) {
-          dot += e4m3_value(q[static_cast<size_t>((t * shape.heads + h) * shape.dim + d)]) *
-                 e4m3_value(k[static_cast<size_t>(n * shape.dim + d)]);
-        }
-        const float weight = weights[static_cast<size_t>(t * shape.heads + h)];
-        sum = h == first_head ? std::max(dot, 0.0F) * weight : std::fmaf(std::max(dot, 0.0F), weight, sum);
+      const int64_t second_head = first_head + step;
+      if (second_head >= shape.heads) {
+        return relu_dot(first_head) * weight_of(first_head);
+      }
+      float sum = relu_dot(second_head) * weight_of(second_head);
+      sum = std::fmaf(relu_dot(first_head), weight_of(first_head), sum);
+      for (int64_t h = second_head + step; h < shape.heads; h += step) {
+        sum = std::fmaf(relu_dot(h), weight_of(h), sum);
       }
       return sum;
     };

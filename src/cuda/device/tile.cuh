@@ -20,7 +20,8 @@
 // The copy engine deals the rows: see query_boxes below.
 //
 // Order of the sum (that of DeepGEMM's kernel, so that finite scores agree bit for bit): eight chains, chain (c', p)
-// over heads 8m + 2c' + p with m ascending, the first term a product, then fused multiply-adds; then
+// over heads 8m + 2c' + p, m in the order 1, 0, 2, 3, ...: the first term a product, then fused multiply-adds (nvcc
+// contracts DeepGEMM's first sum to fma(x0, w0, x1 * w1), so it is the product of m = 1 that is rounded alone); then
 //     z[c'] = (chain[c'][0] + chain[c'][1]) * k_scale;     score = (z[0] + z[1]) + (z[2] + z[3]).
 // H = 128: the eight chains of a lane take heads 4j + 2(c%2) + p, chain j % 4; the two lanes' scores are added.
 // relu(x) * w is computed as (x + |x|) * (w / 2): one addition on the FMA pipe, exact, and NaN stays NaN.
@@ -115,12 +116,13 @@ struct TileOperands {
 /// The eight chains of a query for each of the lane's two keys.
 class HeadSums {
  public:
-  __device__ __forceinline__ void add(int key, int pair, float dot0, float dot1, float half_weight0,
+  /// step: place of the pair of heads in the order of the sum; the first four steps open the chains.
+  __device__ __forceinline__ void add(int key, int step, float dot0, float dot1, float half_weight0,
                                       float half_weight1) {
-    const int chain = pair % 4;
+    const int chain = step % 4;
     const float twice0 = __fadd_rn(dot0, fabsf(dot0));
     const float twice1 = __fadd_rn(dot1, fabsf(dot1));
-    if (pair < 4) {
+    if (step < 4) {
       even_[key][chain] = __fmul_rn(twice0, half_weight0);
       odd_[key][chain] = __fmul_rn(twice1, half_weight1);
     } else {
@@ -150,15 +152,17 @@ __device__ __forceinline__ void consume_half(const float (&dots)[64], const Lane
   constexpr int kPairsPerQuery = Tile::kHeadsPerLane / 2;
 #pragma unroll
   for (int j = 0; j < 16; ++j) {
-    const int column_pair = kHalf * 16 + j;
-    const int u = column_pair / kPairsPerQuery;
-    const int pair = column_pair % kPairsPerQuery;
+    const int u = (kHalf * 16 + j) / kPairsPerQuery;
+    const int step = (kHalf * 16 + j) % kPairsPerQuery;
+    const int swap = kPairsPerQuery >= 8 && step < 8 ? 4 : 0;  // m = 1 before m = 0
+    const int i = j ^ swap;
+    const int column_pair = kHalf * 16 + i;
 #pragma unroll
     for (int key = 0; key < 2; ++key) {
-      sums.add(key, pair, dots[4 * j + 2 * key], dots[4 * j + 2 * key + 1], weights.half[2 * column_pair],
+      sums.add(key, step, dots[4 * i + 2 * key], dots[4 * i + 2 * key + 1], weights.half[2 * column_pair],
                weights.half[2 * column_pair + 1]);
     }
-    if (pair == kPairsPerQuery - 1) {
+    if (step == kPairsPerQuery - 1) {
       const float score0 = sums.finish(0, scale[0]);
       const float score1 = sums.finish(1, scale[1]);
       if constexpr (Tile::kPairedLanes) {
