@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of the benchmark that need no GPU: the ctypes mirror, the schema, the generated page.  Python alone."""
+import contextlib
 import copy
 import ctypes
 import glob
+import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+from xml.etree import ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench" / "peers"), str(ROOT / "bench" / "report")]
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "peers"), str(ROOT / "bench" / "report")]
 
+import compare
 import keysieve_ctypes as ks
 import performance_md
+import report
 import results
 import schema
 
@@ -94,6 +100,41 @@ class PerformancePage(unittest.TestCase):
 
     def test_a_block_without_results_says_so(self):
         self.assertIn("Not measured yet.", performance_md.rewrite("<!-- results: h200 none -->\n<!-- end results -->\n", []))
+
+
+class Compare(unittest.TestCase):
+    def judged(self, ratio, interval):
+        entry = {**sample_result()["entries"][0], "ratio": ratio, "ratio_ci95": interval}
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file, contextlib.redirect_stdout(io.StringIO()) as text:
+            json.dump({"entries": [entry]}, file)
+            file.flush()
+            return compare.judge(file.name, 0.01), text.getvalue()
+
+    def test_a_slowdown_outside_the_spread_is_flagged(self):
+        status, text = self.judged(1.03, [1.025, 1.035])
+        self.assertEqual(status, 1)
+        self.assertIn("B slower", text)
+
+    def test_a_difference_inside_the_spread_is_not(self):
+        status, text = self.judged(1.02, [0.99, 1.05])
+        self.assertEqual(status, 0)
+        self.assertIn("no difference", text)
+
+
+class Report(unittest.TestCase):
+    def test_every_suite_becomes_a_well_formed_page(self):
+        found = []
+        for suite in ("prefill", "score", "select", "decode", "grid", "cpu"):
+            result = sample_result()
+            longer = copy.deepcopy(result["entries"])
+            for entry in longer:
+                entry["case"]["N"] = 32768
+            result.update(suite=suite, entries=result["entries"] + longer)
+            found.append(("h200", result))
+        text = report.page(found)
+        ElementTree.fromstring(re.sub(r"<meta[^>]*>", "", text.removeprefix("<!doctype html>")))
+        self.assertIn("1.75", text)
+        self.assertNotIn("http", text.replace("http://www.w3.org", ""))
 
 
 if __name__ == "__main__":
