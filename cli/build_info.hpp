@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this binary was built from; the values come from cmake/KeysieveBuildInfo.cmake at every build.
+#pragma once
+
+namespace keysieve::cli {
+
+struct BuildInfo {
+  const char* commit;  // 40 hex digits, or "unknown" outside a git checkout
+  bool dirty;          // tracked files differed from the commit
+};
+
+extern const BuildInfo kBuildInfo;
+
+}  // namespace keysieve::cli
