@@ -85,14 +85,15 @@ int check_verb(CheckArguments arguments) {
   }
   Session session(replay, arguments.options);
   const Selection selection = session.select();
-  const double error_constant = accuracy_constant(session.backend().name);
+  const double error_constant = accuracy_constant(session.backend().name, replay.num_heads, replay.head_dim);
   const TestOutcome exact = test_exact(session, selection, arguments.options.order, nullptr);
   const std::vector<int64_t> rows =
       spread_rows(replay.num_rows, arguments.rows == 0 ? replay.num_rows : arguments.rows);
   const TestOutcome agreement = test_agreement(replay, selection, error_constant, rows);
   SavedComparison comparison;
   if (saved) {
-    const double saved_constant = saved->backend.empty() ? error_constant : accuracy_constant(saved->backend);
+    const double saved_constant =
+        saved->backend.empty() ? error_constant : accuracy_constant(saved->backend, replay.num_heads, replay.head_dim);
     comparison = compare_saved(replay, selection, saved->selection, std::max(error_constant, saved_constant));
   }
   if (arguments.json) {

@@ -54,8 +54,8 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   for (const auto& row : rows) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
-      const std::string padding(widths[i] - text_width(row[i]), ' ');
-      line += i == 0 ? row[i] + padding : "  " + padding + row[i];
+      const size_t padding = widths[i] - text_width(row[i]);
+      line.append(i == 0 ? 0 : padding + 2, ' ').append(row[i]).append(i == 0 ? padding : 0, ' ');
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
@@ -76,13 +76,16 @@ std::string fields(const std::vector<std::pair<std::string, std::string>>& rows)
 }
 
 std::string grouped(int64_t value) {
-  std::string digits = std::to_string(value);
-  const size_t first = digits[0] == '-' ? 1 : 0;
-  for (size_t i = digits.size(); i > first + 3;) {
-    i -= 3;
-    digits.insert(i, ",");
+  const std::string digits = std::to_string(value);
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    const size_t left = digits.size() - i;
+    if (i > 0 && left % 3 == 0 && digits[i - 1] != '-') {
+      out += ',';
+    }
+    out += digits[i];
   }
-  return digits;
+  return out;
 }
 
 std::string scaled(double value, const std::string& unit) {

@@ -46,7 +46,8 @@ RunResult select_and_check(Session& session, const RunArguments& arguments) {
     const Replay& replay = session.replay();
     result.exact = test_exact(session, result.selection, arguments.options.order, &result.survey);
     const int64_t rows = arguments.check == CheckMode::kAll ? replay.num_rows : affordable_rows(replay);
-    result.agreement = test_agreement(replay, result.selection, accuracy_constant(session.backend().name),
+    result.agreement = test_agreement(replay, result.selection,
+                                      accuracy_constant(session.backend().name, replay.num_heads, replay.head_dim),
                                       spread_rows(replay.num_rows, rows));
   }
   return result;

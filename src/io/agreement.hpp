@@ -18,7 +18,7 @@
 namespace keysieve {
 
 /// c of contract section 1: |score - reference| <= c * |k_scale| * sum_h |w| * sum_d |q*k|.
-double accuracy_constant(std::string_view backend);
+double accuracy_constant(std::string_view backend, int64_t num_heads, int64_t head_dim);
 
 /// The sums of section 1's bound over the contiguous keys of a call; every tensor lies in host memory.
 /// sum_h |w| sum_d |q*k| = sum_d |k[d]| * (sum_h |w[h]| |q[h,d]|), so a row costs N*D and not N*H*D.
