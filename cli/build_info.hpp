@@ -5,7 +5,7 @@
 namespace keysieve::cli {
 
 struct BuildInfo {
-  const char* commit;  // 40 hex digits, or "unknown" outside a git checkout
+  const char* commit;  // 40 hex digits; all 0 outside a git checkout
   bool dirty;          // tracked files differed from the commit
 };
 

@@ -5,7 +5,7 @@
 # Run as a script (cmake -P): writes OUTPUT if what it says has changed.
 
 if(CMAKE_SCRIPT_MODE_FILE)
-  set(commit "unknown")
+  string(REPEAT "0" 40 commit)  # outside a git checkout
   set(dirty "false")
   find_program(GIT git)
   if(GIT)

@@ -142,6 +142,7 @@ class Command(unittest.TestCase):
         self.assertEqual(first, self.small("--seed", "5").read_bytes())
         self.assertNotEqual(first, self.small("--seed", "6").read_bytes())
 
+    @unittest.skipIf(os.environ.get("KEYSIEVE_SMALL_TESTS"), "too long under a sanitizer")
     def test_bench_follows_the_schema(self):
         out = self.folder / "deep/er/cpu.json"
         self.ok("bench", "cpu", "--rounds", "2", "--warmup", "0", "--filter", "N=8192 H=64 D=128 K=2048 e4m3 full normal",
