@@ -64,16 +64,19 @@ void write_row(const Call& call, int64_t t, TopK& top, const TopK& blocks) {
   if (problem.order == Order::kScore) {
     std::sort(top.ranks, top.ranks + top.count, std::greater<>());
   }
+  int32_t* indices = call.indices.row(t);
+  float* top_scores = call.top_scores ? call.top_scores.row(t) : nullptr;
+  int32_t* row_indices = call.row_indices ? call.row_indices.row(t) : nullptr;
   for (int64_t slot = 0; slot < problem.topk; ++slot) {
     const bool filled = slot < top.count;
     const int64_t index = filled ? index_of(top.ranks[slot]) : -1;
-    call.indices.row(t)[slot] = filled ? output_index(call, t, begin, begin + index) : -1;
-    if (call.top_scores) {
-      call.top_scores.row(t)[slot] =
+    indices[slot] = filled ? output_index(call, t, begin, begin + index) : -1;
+    if (top_scores != nullptr) {
+      top_scores[slot] =
           filled ? score_of_ordered_bits(ordered_of(top.ranks[slot])) : -std::numeric_limits<float>::infinity();
     }
-    if (call.row_indices) {
-      call.row_indices.row(t)[slot] = static_cast<int32_t>(index);
+    if (row_indices != nullptr) {
+      row_indices[slot] = static_cast<int32_t>(index);
     }
   }
   if (call.out_count) {

@@ -17,6 +17,12 @@ bool has_avx512_bf16() {
 #endif
 }
 
+/// Asked once: CPUID is slow on virtual machines.
+int64_t supported_targets() {
+  static const int64_t kTargets = hwy::SupportedTargets();
+  return kTargets;
+}
+
 constexpr const char* kAvx512Bf16 = "avx512_bf16";
 
 Isa isa_of_targets(int64_t targets) {
@@ -30,7 +36,7 @@ Isa isa_of_targets(int64_t targets) {
 }  // namespace
 
 Status choose_isa(const char* config, Isa* isa) noexcept {
-  const int64_t supported = hwy::SupportedTargets();
+  const int64_t supported = supported_targets();
   *isa = isa_of_targets(supported);
   const bool bf16_runs = isa->f32.panel_keys == kAvx512PanelKeys && isa->f32.group_heads == kAvx512GroupHeads &&
                          avx512_bf16_score() != nullptr && has_avx512_bf16();

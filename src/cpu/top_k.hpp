@@ -6,6 +6,8 @@
 // is full it is cut to about `limit` entries, and from then on only ranks above the cut (`floor`) are let in.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "core/ordering.hpp"
@@ -23,27 +25,38 @@ inline int64_t index_of(uint64_t rank) {
 }
 
 /// Largest rank of which at least `n` entries are no smaller, or a smaller one with at most n + slack such entries.
-/// n <= count.  Reads one byte of all ranks at a time, from the top, and follows the bin that holds the n-th.
+/// 0 < n <= count.  Sorts the entries into bins by eight bits at a time, from the highest bit in which they differ, and
+/// follows the bin that holds the n-th.
 inline uint64_t nth_largest(const uint64_t* ranks, int64_t count, int64_t n, int64_t slack) {
-  uint64_t prefix = 0;
-  uint64_t prefix_mask = 0;
-  for (int shift = 56; shift >= 0; shift -= 8) {
+  uint64_t in_all = ~uint64_t{0};
+  uint64_t in_any = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    in_all &= ranks[i];
+    in_any |= ranks[i];
+  }
+  const uint64_t differing = in_all ^ in_any;
+  int shift = 64 - std::countl_zero(differing);
+  uint64_t prefix = in_all;
+  uint64_t prefix_mask = shift == 64 ? 0 : ~uint64_t{0} << shift;
+  while (shift > 0) {
+    shift = std::max(shift - 8, 0);
     int64_t bins[257] = {};  // the last one takes the entries outside the prefix
     for (int64_t i = 0; i < count; ++i) {
       const uint64_t digit = ranks[i] >> shift & 0xFFU;
-      ++bins[(ranks[i] & prefix_mask) == prefix ? digit : 256U];
+      ++bins[((ranks[i] ^ prefix) & prefix_mask) == 0 ? digit : 256U];
     }
     uint64_t digit = 255;
     for (; bins[digit] < n; --digit) {
       n -= bins[digit];
     }
-    prefix |= digit << shift;
-    prefix_mask |= uint64_t{0xFF} << shift;
+    const uint64_t digit_mask = uint64_t{0xFF} << shift;
+    prefix = (prefix & ~digit_mask) | digit << shift;
+    prefix_mask |= digit_mask;
     if (bins[digit] - n <= slack) {
       break;
     }
   }
-  return prefix;
+  return prefix & prefix_mask;
 }
 
 struct TopK {
