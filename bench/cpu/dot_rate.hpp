@@ -13,9 +13,10 @@ double bf16_dot_gflops(int threads);
 /// The rate of the instruction that the CPU backend multiplies with on this machine.
 double cpu_dot_gflops(int threads);
 
-// One thread's inner loops: `rounds` times kDotChains independent multiply-adds of whole vectors.
-inline constexpr int kDotChains = 12;
+// One thread's inner loop with VDPBF16PS: `rounds` times kBf16Chains independent instructions on whole vectors.  Call
+// it only on a processor that has them.
+inline constexpr int kBf16Chains = 24;
 float avx512_bf16_dot_rounds(int rounds);
-bool has_avx512_bf16_dot();
+bool has_avx512_bf16_dot();  // false: not compiled
 
 }  // namespace keysieve::bench

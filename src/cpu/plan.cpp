@@ -9,7 +9,7 @@
 namespace keysieve::cpu {
 namespace {
 
-constexpr int64_t kMaxBlockRows = 16;
+constexpr int64_t kMaxBlockRows = 32;
 constexpr int64_t kMinSharedRows = 4;        // fewer rows would decode the keys too often
 constexpr int64_t kRowBytesAim = 512 << 10;  // packed queries of a block stay in a core's own cache
 constexpr double kWorkPerThread = 4e6;       // multiply-adds that are worth starting a thread
