@@ -14,6 +14,13 @@
 
 namespace keysieve {
 
+struct RowBlock {
+  int64_t group = 0;
+  int64_t row_in_group = 0;
+  int64_t first_row = 0;
+  int32_t num_rows = 0;  // that exist: 1 .. rows_per_block
+};
+
 /// Cuts T rows, in groups of `rows_per_group` (one group if the rows have one stride), into blocks inside groups.
 struct RowBlocks {
   int64_t num_rows = 0;
@@ -31,24 +38,23 @@ struct RowBlocks {
   }
 
   [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t count() const {
-    return (num_rows + rows_per_group - 1) / rows_per_group * blocks_per_group;
+    return single_group() ? blocks_per_group : (num_rows + rows_per_group - 1) / rows_per_group * blocks_per_group;
   }
+  /// All rows in one group, the usual case: row and block numbers need no (slow) division.
+  [[nodiscard]] KEYSIEVE_HOST_DEVICE bool single_group() const { return num_rows <= rows_per_group; }
   [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t group(int64_t block) const {
-    return block < blocks_per_group ? 0 : block / blocks_per_group;  // the division is slow, and one group is usual
+    return single_group() ? 0 : block / blocks_per_group;
   }
-  /// First row of the block inside its group.
-  [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t row_in_group(int64_t block) const {
-    return (block - group(block) * blocks_per_group) * rows_per_block;
-  }
-  [[nodiscard]] KEYSIEVE_HOST_DEVICE int64_t first_row(int64_t block) const {
-    return group(block) * rows_per_group + row_in_group(block);
-  }
-  /// Rows of the block that exist: 1 .. rows_per_block.
-  [[nodiscard]] KEYSIEVE_HOST_DEVICE int32_t rows(int64_t block) const {
-    int64_t left = rows_per_group - row_in_group(block);
-    const int64_t left_in_tensor = num_rows - first_row(block);
+  [[nodiscard]] KEYSIEVE_HOST_DEVICE RowBlock operator()(int64_t block) const {
+    RowBlock result;
+    result.group = group(block);
+    result.row_in_group = (block - result.group * blocks_per_group) * rows_per_block;
+    result.first_row = result.group * rows_per_group + result.row_in_group;
+    int64_t left = rows_per_group - result.row_in_group;
+    const int64_t left_in_tensor = num_rows - result.first_row;
     left = left < left_in_tensor ? left : left_in_tensor;
-    return static_cast<int32_t>(left < rows_per_block ? left : rows_per_block);
+    result.num_rows = static_cast<int32_t>(left < rows_per_block ? left : rows_per_block);
+    return result;
   }
 };
 

@@ -8,6 +8,13 @@
 
 namespace keysieve::device {
 
+/// Offset of row t of a [B, next_n] tensor.  Apart, so that the division does not swell every reader of a row.
+__device__ __noinline__ inline int64_t grouped_row_offset(uint32_t t, uint32_t rows_per_group, int64_t group_stride,
+                                                          int64_t row_stride) {
+  const uint32_t group = t / rows_per_group;
+  return group * group_stride + (t - group * rows_per_group) * row_stride;
+}
+
 /// RowTensor for device code: row t at data + t * row_stride, or t / rows_per_group * group_stride + t % ... when the
 /// rows of a [B, next_n] tensor have no single stride.
 template <typename T>
@@ -21,8 +28,8 @@ struct RowView {
     if (rows_per_group == 0) {
       return g_data + t * row_stride;
     }
-    const auto group = static_cast<int64_t>(static_cast<uint32_t>(t) / static_cast<uint32_t>(rows_per_group));
-    return g_data + group * group_stride + (t - group * rows_per_group) * row_stride;
+    return g_data + grouped_row_offset(static_cast<uint32_t>(t), static_cast<uint32_t>(rows_per_group), group_stride,
+                                       row_stride);
   }
 };
 
@@ -50,6 +57,7 @@ struct KeyRange {
   [[nodiscard]] __device__ __forceinline__ int32_t width() const { return end - begin; }
 };
 
+/// Key range from the two bounds of a row, either of which may be absent.
 struct RowRanges {
   RowView<const int32_t> start;  // no data: 0
   RowView<const int32_t> end;    // no data: num_keys
@@ -57,10 +65,23 @@ struct RowRanges {
   int32_t max_width = 0x7FFFFFFF;  // keys of a row past this many are dropped (compact scores)
 
   [[nodiscard]] __device__ __forceinline__ KeyRange operator()(int64_t t) const {
+    return range_of(start.g_data == nullptr ? 0 : __ldg(start.row(t)), end.g_data == nullptr ? num_keys : __ldg(end.row(t)));
+  }
+
+  /// The same without a division in the code; for tensors whose rows have one stride.
+  [[nodiscard]] __device__ __forceinline__ bool has_one_stride() const {
+    return start.rows_per_group == 0 && end.rows_per_group == 0;
+  }
+  [[nodiscard]] __device__ __forceinline__ KeyRange range_of_strided_row(int64_t t) const {
+    return range_of(start.g_data == nullptr ? 0 : __ldg(start.g_data + t * start.row_stride),
+                    end.g_data == nullptr ? num_keys : __ldg(end.g_data + t * end.row_stride));
+  }
+
+ private:
+  [[nodiscard]] __device__ __forceinline__ KeyRange range_of(int32_t first, int32_t last) const {
     KeyRange range;
-    range.begin = start.g_data == nullptr ? 0 : min(max(__ldg(start.row(t)), 0), num_keys);
-    range.end = end.g_data == nullptr ? num_keys : min(max(__ldg(end.row(t)), 0), num_keys);
-    range.end = max(range.end, range.begin);
+    range.begin = min(max(first, 0), num_keys);
+    range.end = max(min(last, num_keys), range.begin);
     range.end = range.end - range.begin > max_width ? range.begin + max_width : range.end;
     return range;
   }

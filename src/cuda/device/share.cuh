@@ -43,55 +43,72 @@ class SharePlanner {
       : blocks_(blocks), ranges_(ranges), scratch_(scratch), chunk_blocks_(scratch.tiles_capacity / kRowsPerBlock) {}
 
   /// Writes *s_share for share `index` of `shares`.  Ends with a __syncthreads.
-  __device__ void plan(int64_t shares, int64_t index) {
+  __device__ __forceinline__ void plan(int64_t shares, int64_t index) {
     const int64_t num_blocks = blocks_.count();
-    int64_t own = 0;
-    for (int64_t first = 0; first < num_blocks; first += chunk_blocks_) {
-      load_chunk(first, num_blocks);
-      own += tiles_of_slice();
-      __syncthreads();
-    }
-    int64_t total;
-    scan(own, &total);
-
-    const int64_t begin = share_begin(total, shares, index);
-    const int64_t end = share_begin(total, shares, index + 1);
     if (threadIdx.x == 0) {
       *scratch_.s_share = Share{};
     }
-    __syncthreads();
+    // Pass 0 adds up the line, pass 1 walks it again to the share's first tile.  Code is cold here and its size counts:
+    // one loop for both.
+    int64_t slice = 0;
     int64_t passed = 0;
-    for (int64_t first = 0; first < num_blocks && passed <= begin && begin < end; first += chunk_blocks_) {
-      if (num_blocks > chunk_blocks_) {
-        load_chunk(first, num_blocks);
-        own = tiles_of_slice();
+    int64_t begin = 0;
+    int64_t end = 0;
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+#pragma unroll 1
+      for (int64_t first = 0; first < num_blocks && (pass == 0 || (passed <= begin && begin < end));
+           first += chunk_blocks_) {
+        if (pass == 0 || num_blocks > chunk_blocks_) {
+          load_chunk(first, num_blocks);
+          slice = tiles_of_slice();
+        }
+        int64_t chunk_tiles;
+        const int64_t before = passed + scan(slice, &chunk_tiles);
+        if (pass == 1 && before <= begin && begin < before + slice) {
+          find(first, before, begin, end);
+        }
+        __syncthreads();  // the next chunk overwrites what find reads
+        passed += chunk_tiles;
       }
-      int64_t chunk_total;
-      const int64_t before = passed + scan(own, &chunk_total);
-      if (before <= begin && begin < before + own) {
-        find(first, before, begin, end);
+      if (pass == 0) {
+        begin = share_begin(passed, shares, index);
+        end = share_begin(passed, shares, index + 1);
+        passed = 0;
       }
-      passed += chunk_total;
-      __syncthreads();
     }
+    __syncthreads();
   }
 
  private:
-  __device__ void load_chunk(int64_t first, int64_t num_blocks) {
+  __device__ __forceinline__ void load_chunk(int64_t first, int64_t num_blocks) {
     const int64_t left = num_blocks - first;
     loaded_blocks_ = static_cast<int32_t>(left < chunk_blocks_ ? left : chunk_blocks_);
+    if (blocks_.single_group() && ranges_.has_one_stride()) {
+      const int64_t first_row = first * kRowsPerBlock;
+      const int32_t num_slots = loaded_blocks_ * kRowsPerBlock;
 #pragma unroll 4
-    for (int slot = static_cast<int>(threadIdx.x); slot < loaded_blocks_ * kRowsPerBlock; slot += kThreads) {
-      const int64_t block = first + slot / kRowsPerBlock;
-      const int row = slot % kRowsPerBlock;
-      TileRun tiles;
-      if (row < blocks_.rows(block)) {
-        const KeyRange range = ranges_(blocks_.first_row(block) + row);
-        tiles = tiles_of_keys(range.begin, range.end, kTileKeys);
+      for (int slot = static_cast<int>(threadIdx.x); slot < num_slots; slot += kThreads) {
+        const int64_t row = first_row + slot;
+        const KeyRange range = row < blocks_.num_rows ? ranges_.range_of_strided_row(row) : KeyRange{0, 0};
+        scratch_.s_tiles[slot] = tiles_of_keys(range.begin, range.end, kTileKeys);
       }
-      scratch_.s_tiles[slot] = tiles;
+    } else {
+      load_grouped_chunk(blocks_, ranges_, first, loaded_blocks_, scratch_.s_tiles);
     }
     __syncthreads();
+  }
+
+  /// Rows in groups need divisions; apart, because the usual call should not read that code.
+  __device__ __noinline__ static void load_grouped_chunk(const RowBlocks& blocks, const RowRanges& ranges, int64_t first,
+                                                         int32_t num_blocks, TileRun* s_tiles) {
+#pragma unroll 1
+    for (int slot = static_cast<int>(threadIdx.x); slot < num_blocks * kRowsPerBlock; slot += kThreads) {
+      const RowBlock block = blocks(first + slot / kRowsPerBlock);
+      const int row = slot % kRowsPerBlock;
+      const KeyRange range = row < block.num_rows ? ranges(block.first_row + row) : KeyRange{0, 0};
+      s_tiles[slot] = tiles_of_keys(range.begin, range.end, kTileKeys);
+    }
   }
 
   /// Blocks [begin, end) of the loaded chunk that this thread adds up.
@@ -106,11 +123,11 @@ class SharePlanner {
 
   __device__ int64_t tiles_of_block(int32_t block_in_chunk) const {
     const TileRun* s_rows = scratch_.s_tiles + block_in_chunk * kRowsPerBlock;
-    const auto tiles_of_row = [s_rows](int32_t row) { return s_rows[row]; };
+    const auto tiles_of_row_in_block = [s_rows](int32_t row) { return s_rows[row]; };
     int64_t tiles = 0;
     int32_t row = 0;
     TileRun run;
-    while (next_run(tiles_of_row, kRowsPerBlock, row, run)) {
+    while (next_run(tiles_of_row_in_block, kRowsPerBlock, row, run)) {
       tiles += run.size();
     }
     return tiles;
@@ -169,8 +186,8 @@ class SharePlanner {
     }
   }
 
-  RowBlocks blocks_;
-  RowRanges ranges_;
+  const RowBlocks& blocks_;
+  const RowRanges& ranges_;
   Scratch scratch_;
   int32_t chunk_blocks_;
   int32_t loaded_blocks_ = 0;

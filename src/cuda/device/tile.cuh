@@ -55,7 +55,8 @@ struct TileShape {
 
   static constexpr int kQueryBytes = kColumns * kRowBytes;
   static constexpr int kKeyBytes = kKeys * kRowBytes;
-  static constexpr int kWeightFloats = kQueries * kHeads;
+  static constexpr int kWeightStride = kHeads + 4;  // between queries in shared memory, without bank conflicts
+  static constexpr int kWeightFloats = kQueries * kWeightStride;
 
   // Query rows come in kQueriesPerLane boxes of {row bytes, heads side by side, queries, groups of heads}.
   static constexpr int kBoxHeads = kPairedLanes ? 4 : 2;
@@ -79,10 +80,10 @@ template <class Tile>
 struct LaneWeights {
   float half[Tile::kColumnsPerLane];
 
-  /// s_weights: [kQueries][kHeads], 16-byte aligned.
+  /// s_weights: [kQueries][kWeightStride], 16-byte aligned.
   __device__ __forceinline__ void load(const float* s_weights, int lane) {
     if constexpr (Tile::kPairedLanes) {
-      const float* s_row = s_weights + Tile::query_of_lane(lane, 0) * Tile::kHeads + lane % 2 * 2;
+      const float* s_row = s_weights + Tile::query_of_lane(lane, 0) * Tile::kWeightStride + lane % 2 * 2;
 #pragma unroll
       for (int j = 0; j < Tile::kColumnsPerLane / 2; ++j) {
         const float2 pair = *reinterpret_cast<const float2*>(s_row + 4 * j);
@@ -92,7 +93,7 @@ struct LaneWeights {
     } else {
 #pragma unroll
       for (int u = 0; u < Tile::kQueriesPerLane; ++u) {
-        const float* s_row = s_weights + Tile::query_of_lane(lane, u) * Tile::kHeads;
+        const float* s_row = s_weights + Tile::query_of_lane(lane, u) * Tile::kWeightStride;
 #pragma unroll
         for (int h = 0; h < Tile::kHeads; h += 4) {
           const float4 four = *reinterpret_cast<const float4*>(s_row + h);

@@ -72,7 +72,7 @@ struct ScoreSmem {
   alignas(1024) uint8_t queries[Config::kUnitStages][Tile::kQueryBytes];         // [256][D] swizzled; TMA -> wgmma
   alignas(1024) uint8_t keys[Config::kKeyStages][Tile::kKeyBytes];               // [128][D] swizzled; TMA -> wgmma
   alignas(16) float scales[Config::kKeyStages][Tile::kKeys];                     // TMA or producer -> math
-  alignas(16) float weights[Config::kUnitStages][Tile::kWeightFloats];           // [query][head]; producer -> math
+  alignas(16) float weights[Config::kUnitStages][Tile::kWeightFloats];           // [query][kWeightStride]; producer -> math
   RowTarget<typename Config::Output> rows[Config::kUnitStages][Tile::kQueries];  // producer -> math
   ScoreUnit units[Config::kUnitStages];                                          // producer -> math
   // full: producer (and its copies; 32 more arrivals where lanes copy themselves); empty: each math warp once.
@@ -126,23 +126,21 @@ template <class Config>
 __device__ __forceinline__ void produce_unit(const ScoreParams& params, ScoreSmem<Config>& smem,
                                              const device::Ring<Config::kUnitStages>& ring,
                                              const typename device::Ring<Config::kUnitStages>::Cursor& cursor,
-                                             int64_t block, const KeyRange& lane_range, const ScoreUnit& unit) {
+                                             const RowBlock& block, const KeyRange& lane_range, const ScoreUnit& unit) {
   using Tile = typename Config::Tile;
   const int lane = ptx::lane_index();
   const int stage = cursor.slot();
-  const int64_t first_row = params.blocks.first_row(block);
-  const int num_rows = params.blocks.rows(block);
   ring.acquire(cursor);
   if (lane < Tile::kQueries) {
-    smem.rows[stage][lane] = row_target<Config>(params, first_row + lane, lane_range);
+    smem.rows[stage][lane] = row_target<Config>(params, block.first_row + lane, lane_range);
   }
 #pragma unroll
-  for (int i = 0; i < Tile::kWeightFloats / 32; ++i) {
-    const int index = 32 * i + lane;
-    const int query = index / Tile::kHeads;
-    const bool valid = query < num_rows;
-    const float* g_weight = params.weights.row(first_row + (valid ? query : 0)) + index % Tile::kHeads;
-    ptx::cp_async_4(ptx::shared_address(&smem.weights[stage][index]), g_weight, valid);
+  for (int i = 0; i < Tile::kColumns / 32; ++i) {
+    const int query = (32 * i + lane) / Tile::kHeads;
+    const int head = (32 * i + lane) % Tile::kHeads;
+    const bool valid = query < block.num_rows;
+    const float* g_weight = params.weights.row(block.first_row + (valid ? query : 0)) + head;
+    ptx::cp_async_4(ptx::shared_address(&smem.weights[stage][query * Tile::kWeightStride + head]), g_weight, valid);
   }
   ptx::mbarrier_arrive_after_cp_async(ring.full_barrier(cursor));
   __syncwarp();
@@ -151,9 +149,8 @@ __device__ __forceinline__ void produce_unit(const ScoreParams& params, ScoreSme
     ring.commit(cursor, Tile::kQueryBytes);
 #pragma unroll
     for (int box = 0; box < Tile::kQueriesPerLane; ++box) {
-      const ptx::Coordinate5d at = {0, 0,
-                                    static_cast<int32_t>(params.blocks.row_in_group(block)) + box * Tile::kBoxQueries,
-                                    0, static_cast<int32_t>(params.blocks.group(block))};
+      const ptx::Coordinate5d at = {0, 0, static_cast<int32_t>(block.row_in_group) + box * Tile::kBoxQueries, 0,
+                                    static_cast<int32_t>(block.group)};
       ptx::tma_load_5d(ptx::shared_address(smem.queries[stage] + box * Tile::kBoxBytes), params.q_map,
                        ring.full_barrier(cursor), at);
     }
@@ -200,10 +197,11 @@ __device__ __forceinline__ void producer_role(const ScoreParams& params, ScoreSm
   for (const device::ShareSegment& segment : smem.share.segments) {
     int64_t skip = segment.skip;
     int64_t left = segment.tiles;
-    for (int64_t block = segment.block; left > 0; ++block) {
+    for (int64_t block_index = segment.block; left > 0; ++block_index) {
+      const RowBlock block = params.blocks(block_index);
       KeyRange range = {0, 0};
-      if (lane < params.blocks.rows(block)) {
-        range = params.ranges(params.blocks.first_row(block) + lane);
+      if (lane < block.num_rows) {
+        range = params.ranges(block.first_row + lane);
       }
       const TileRun lane_tiles = tiles_of_keys(range.begin, range.end, Tile::kKeys);
       const auto tiles_of_row = [&lane_tiles](int32_t row) {
@@ -291,8 +289,9 @@ __device__ __forceinline__ void math_role(ScoreSmem<Config>& smem, const ScoreRi
   for (;;) {
     units.wait(unit_cursor);
     const int unit_stage = unit_cursor.slot();
-    const ScoreUnit unit = {ptx::uniform(smem.units[unit_stage].tile_begin),
-                            ptx::uniform(smem.units[unit_stage].tile_end)};
+    // One lane reads for all: it is also the one that releases the stage.
+    const ScoreUnit read = lane == 0 ? smem.units[unit_stage] : ScoreUnit{0, 0};
+    const ScoreUnit unit = {ptx::uniform(read.tile_begin), ptx::uniform(read.tile_end)};
     if (unit.tile_begin == unit.tile_end) {
       break;
     }
@@ -387,10 +386,12 @@ __device__ __forceinline__ void fill_role(const ScoreParams& params, int worker,
   using Output = typename Config::Output;
   constexpr int64_t kPieceColumns = 8192;
   const int64_t pieces_per_row = (params.score_width + kPieceColumns - 1) / kPieceColumns;
-  const int64_t num_pieces = params.blocks.num_rows * pieces_per_row;
-  for (int64_t piece = worker; piece < num_pieces; piece += num_workers) {
-    const int64_t row = piece / pieces_per_row;
-    const int64_t first = (piece - row * pieces_per_row) * kPieceColumns;
+  const int64_t rows_per_step = num_workers / pieces_per_row;
+  const int64_t pieces_per_step = num_workers - rows_per_step * pieces_per_row;
+  int64_t row = worker / pieces_per_row;
+  int64_t piece = worker - row * pieces_per_row;
+  while (row < params.blocks.num_rows) {
+    const int64_t first = piece * kPieceColumns;
     const int64_t last = min(first + kPieceColumns, params.score_width);
     const KeyRange range = params.ranges(row);
     const int64_t begin = params.compact ? 0 : range.begin;
@@ -399,6 +400,12 @@ __device__ __forceinline__ void fill_role(const ScoreParams& params, int worker,
     fill_minus_infinity(g_row + first, max(min(last, begin) - first, int64_t{0}));
     const int64_t after = max(first, end);
     fill_minus_infinity(g_row + after, max(last - after, int64_t{0}));
+    row += rows_per_step;
+    piece += pieces_per_step;
+    if (piece >= pieces_per_row) {
+      piece -= pieces_per_row;
+      row += 1;
+    }
   }
 }
 
