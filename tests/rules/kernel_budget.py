@@ -112,6 +112,8 @@ def main():
     problems = compare(usage, read_table())
     for problem in problems:
         print("kernel_budget:", problem)
+    if problems:
+        print("kernel_budget: if the change is meant, run tests/rules/kernel_budget.py LIBRARY --update")
     print(f"kernel_budget: {len(usage)} kernels, {len(problems)} problems")
     return 1 if problems else 0
 

@@ -65,7 +65,8 @@ struct RowRanges {
   int32_t max_width = 0x7FFFFFFF;  // keys of a row past this many are dropped (compact scores)
 
   [[nodiscard]] __device__ __forceinline__ KeyRange operator()(int64_t t) const {
-    return range_of(start.g_data == nullptr ? 0 : __ldg(start.row(t)), end.g_data == nullptr ? num_keys : __ldg(end.row(t)));
+    return range_of(start.g_data == nullptr ? 0 : __ldg(start.row(t)),
+                    end.g_data == nullptr ? num_keys : __ldg(end.row(t)));
   }
 
   /// The same without a division in the code; for tensors whose rows have one stride.

@@ -100,8 +100,8 @@ class SharePlanner {
   }
 
   /// Rows in groups need divisions; apart, because the usual call should not read that code.
-  __device__ __noinline__ static void load_grouped_chunk(const RowBlocks& blocks, const RowRanges& ranges, int64_t first,
-                                                         int32_t num_blocks, TileRun* s_tiles) {
+  __device__ __noinline__ static void load_grouped_chunk(const RowBlocks& blocks, const RowRanges& ranges,
+                                                         int64_t first, int32_t num_blocks, TileRun* s_tiles) {
 #pragma unroll 1
     for (int slot = static_cast<int>(threadIdx.x); slot < num_blocks * kRowsPerBlock; slot += kThreads) {
       const RowBlock block = blocks(first + slot / kRowsPerBlock);

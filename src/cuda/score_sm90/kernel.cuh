@@ -69,10 +69,10 @@ struct ScoreUnit {
 template <class Config>
 struct ScoreSmem {
   using Tile = typename Config::Tile;
-  alignas(1024) uint8_t queries[Config::kUnitStages][Tile::kQueryBytes];         // [256][D] swizzled; TMA -> wgmma
-  alignas(1024) uint8_t keys[Config::kKeyStages][Tile::kKeyBytes];               // [128][D] swizzled; TMA -> wgmma
-  alignas(16) float scales[Config::kKeyStages][Tile::kKeys];                     // TMA or producer -> math
-  alignas(16) float weights[Config::kUnitStages][Tile::kWeightFloats];           // [query][kWeightStride]; producer -> math
+  alignas(1024) uint8_t queries[Config::kUnitStages][Tile::kQueryBytes];  // [256][D] swizzled; TMA -> wgmma
+  alignas(1024) uint8_t keys[Config::kKeyStages][Tile::kKeyBytes];        // [128][D] swizzled; TMA -> wgmma
+  alignas(16) float scales[Config::kKeyStages][Tile::kKeys];              // TMA or producer -> math
+  alignas(16) float weights[Config::kUnitStages][Tile::kWeightFloats];    // [query][kWeightStride]; producer -> math
   RowTarget<typename Config::Output> rows[Config::kUnitStages][Tile::kQueries];  // producer -> math
   ScoreUnit units[Config::kUnitStages];                                          // producer -> math
   // full: producer (and its copies; 32 more arrivals where lanes copy themselves); empty: each math warp once.
@@ -134,7 +134,7 @@ __device__ __forceinline__ void produce_unit(const ScoreParams& params, ScoreSme
   if (lane < Tile::kQueries) {
     smem.rows[stage][lane] = row_target<Config>(params, block.first_row + lane, lane_range);
   }
-#pragma unroll
+#pragma unroll 2
   for (int i = 0; i < Tile::kColumns / 32; ++i) {
     const int query = (32 * i + lane) / Tile::kHeads;
     const int head = (32 * i + lane) % Tile::kHeads;
