@@ -124,9 +124,6 @@ void decode_panel(const PackArgs& args, const KeyPanel& panel) {
 
 // ---- Scoring ----
 
-// A loop of few trips has an exit that branch predictors learn.
-constexpr int kUnrolledWords = 8;
-
 HWY_INLINE void multiply_word(const uint32_t* q, const uint32_t* k, VF (&acc)[kGroupHeads][kVectors]) {
   const DF df;
   const VF key0 = hn::BitCast(df, hn::LoadU(DU(), k));
@@ -154,16 +151,7 @@ void score(const ScoreArgs& args, float* HWY_RESTRICT scores) {
     for (int i = 0; i < kGroupHeads; ++i) {
       acc[i][0] = acc[i][1] = acc[i][2] = zero;
     }
-    int64_t word = 0;
-    for (; word + kUnrolledWords <= args.num_words; word += kUnrolledWords) {
-      HWY_UNROLL(8)
-      for (int u = 0; u < kUnrolledWords; ++u) {
-        multiply_word(q + u * kGroupHeads, k + u * kPanelKeys, acc);
-      }
-      q += kUnrolledWords * kGroupHeads;
-      k += kUnrolledWords * kPanelKeys;
-    }
-    for (; word < args.num_words; ++word) {
+    for (int64_t word = 0; word < args.num_words; ++word) {
       multiply_word(q, k, acc);
       q += kGroupHeads;
       k += kPanelKeys;

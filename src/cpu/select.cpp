@@ -48,6 +48,15 @@ void offer(TopK& top, const float* HWY_RESTRICT scores, int64_t count, int64_t f
       continue;
     }
     hn::Store(order, di, ordered);
+    if (floor == 0 && top.count + static_cast<int64_t>(kLanes) <= top.capacity) {  // nothing was cut yet: all get in
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        top.ranks[top.count + lane] =
+            rank_of(static_cast<uint32_t>(ordered[lane]) ^ 0x80000000U, first_index + i + lane);
+      }
+      top.count += kLanes;
+      top.num_let_in += kLanes;
+      continue;
+    }
     uint8_t mask_bytes[8] = {};
     hn::StoreMaskBits(di, passes, mask_bytes);
     for (uint32_t mask = mask_bytes[0] | static_cast<uint32_t>(mask_bytes[1]) << 8U; mask != 0; mask &= mask - 1) {

@@ -390,6 +390,23 @@ TEST(CpuBackend, SubnormalBf16CountsInFull) {
   }
 }
 
+TEST(CpuBackend, WorkspaceStaysSmallAndDoesNotGrowWithKeys) {
+  Data data({Pair::kE4m3, 64, 64, 128, 1, 2048});
+  keysieve_options options = {};
+  options.struct_size = sizeof(options);
+  options.backend = "cpu";
+  options.threads = 2;
+  std::vector<size_t> sizes;
+  for (const int64_t keys : {8192, 131072, 1 << 30}) {
+    data.shape.keys = keys;
+    const WorkspaceSizes bytes = workspace_size(data.problem(KEYSIEVE_SCORE_SELECT), &options);
+    EXPECT_LE(bytes.preferred_bytes, size_t{4} << 20);
+    EXPECT_LE(bytes.min_bytes, size_t{1} << 18);
+    sizes.push_back(bytes.preferred_bytes);
+  }
+  EXPECT_EQ(sizes.front(), sizes.back());
+}
+
 TEST(CpuBackend, UnknownConfigurationListsTheKnown) {
   const Data data({Pair::kE4m3, 1, 1, 1, 1, 1});
   const keysieve_problem p = data.problem(KEYSIEVE_SCORE_SELECT);
