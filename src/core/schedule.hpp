@@ -66,38 +66,64 @@ struct TileRun {
   [[nodiscard]] KEYSIEVE_HOST_DEVICE int32_t size() const { return end > begin ? end - begin : 0; }
 };
 
-/// Tiles of `tile_keys` keys, aligned to key 0, that hold keys [begin, end).
+/// Tiles of `tile_keys` keys, aligned to key 0, that hold keys [begin, end); begin >= 0.
 KEYSIEVE_HOST_DEVICE inline TileRun tiles_of_keys(int32_t begin, int32_t end, int32_t tile_keys) {
   TileRun tiles;
   if (begin < end) {
-    tiles.begin = begin / tile_keys;
-    tiles.end = static_cast<int32_t>((static_cast<int64_t>(end) + tile_keys - 1) / tile_keys);
+    tiles.begin = static_cast<int32_t>(static_cast<uint32_t>(begin) / static_cast<uint32_t>(tile_keys));
+    tiles.end = static_cast<int32_t>((static_cast<uint32_t>(end) + static_cast<uint32_t>(tile_keys - 1)) /
+                                     static_cast<uint32_t>(tile_keys));
   }
   return tiles;
 }
 
-/// The next run of a block: rows are taken in order while their tiles overlap or touch the run so far; rows without
-/// keys are passed over.  `row` moves past the rows taken.  False when the block has no more tiles.
-/// `tiles_of_row(i)` gives the TileRun of the block's row i.
+/// Grows `run` by the tiles of a row if they overlap or touch it, or if it is empty.  False if the row starts a new
+/// run.
+KEYSIEVE_HOST_DEVICE inline bool join_run(TileRun& run, const TileRun& tiles) {
+  if (tiles.size() == 0) {
+    return true;
+  }
+  if (run.size() == 0) {
+    run = tiles;
+    return true;
+  }
+  if (tiles.begin > run.end || run.begin > tiles.end) {
+    return false;
+  }
+  run.begin = run.begin < tiles.begin ? run.begin : tiles.begin;
+  run.end = run.end > tiles.end ? run.end : tiles.end;
+  return true;
+}
+
+/// The next run of a block: rows are taken in order while they join the run so far; rows without keys are passed over.
+/// `row` moves past the rows taken.  False when the block has no more tiles. `tiles_of_row(i)` gives the TileRun of the
+/// block's row i.
 template <class TilesOfRow>
 KEYSIEVE_HOST_DEVICE inline bool next_run(const TilesOfRow& tiles_of_row, int32_t num_rows, int32_t& row,
                                           TileRun& run) {
   run = TileRun{};
-  for (; row < num_rows; ++row) {
-    const TileRun tiles = tiles_of_row(row);
-    if (tiles.size() == 0) {
-      continue;
-    }
-    if (run.size() == 0) {
-      run = tiles;
-    } else if (tiles.begin <= run.end && run.begin <= tiles.end) {
-      run.begin = run.begin < tiles.begin ? run.begin : tiles.begin;
-      run.end = run.end > tiles.end ? run.end : tiles.end;
-    } else {
-      break;
-    }
+  while (row < num_rows && join_run(run, tiles_of_row(row))) {
+    ++row;
   }
   return run.size() > 0;
+}
+
+/// Tiles of all runs of a block together.  kRows: rows of a block, for unrolling.
+template <int kRows, class TilesOfRow>
+KEYSIEVE_HOST_DEVICE inline int32_t tiles_of_all_runs(const TilesOfRow& tiles_of_row) {
+  int32_t tiles = 0;
+  TileRun run;
+#if defined(__CUDA_ARCH__)
+#pragma unroll(kRows <= 4 ? kRows : 1)
+#endif
+  for (int32_t row = 0; row < kRows; ++row) {
+    const TileRun next = tiles_of_row(row);
+    if (!join_run(run, next)) {
+      tiles += run.size();
+      run = next;
+    }
+  }
+  return tiles + run.size();
 }
 
 /// Start of share `index` when `total` things are cut into `shares` nearly equal parts.

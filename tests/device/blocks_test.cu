@@ -63,11 +63,12 @@ __global__ void ring_kernel(int items, unsigned long long* g_sums) {
       }
     } else {
       ring.wait(cursor);
-      sum = sum * 31 + static_cast<unsigned>(s_values[cursor.slot()]);
-      __syncwarp();
+      int value = 0;
       if (ptx::lane_index() == 0) {
+        value = s_values[cursor.slot()];
         ring.release(cursor);
       }
+      sum = sum * 31 + static_cast<unsigned>(ptx::uniform(value));
     }
     cursor.advance();
   }

@@ -77,6 +77,16 @@ TEST(NextRun, CoversEveryRowWithoutGaps) {
       }
     }
     EXPECT_EQ(needed, scanned);
+
+    int32_t in_runs = 0;
+    row = 0;
+    while (next_run(tiles_of_row, static_cast<int32_t>(rows.size()), row, run)) {
+      in_runs += run.size();
+    }
+    const auto eight_rows = [&rows](int32_t i) {
+      return static_cast<size_t>(i) < rows.size() ? rows[static_cast<size_t>(i)] : TileRun{};
+    };
+    EXPECT_EQ(in_runs, tiles_of_all_runs<8>(eight_rows));
   }
 }
 

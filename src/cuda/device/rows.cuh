@@ -65,21 +65,16 @@ struct RowRanges {
   int32_t max_width = 0x7FFFFFFF;  // keys of a row past this many are dropped (compact scores)
 
   [[nodiscard]] __device__ __forceinline__ KeyRange operator()(int64_t t) const {
-    return range_of(start.g_data == nullptr ? 0 : __ldg(start.row(t)),
-                    end.g_data == nullptr ? num_keys : __ldg(end.row(t)));
+    return clamped(start.g_data == nullptr ? 0 : __ldg(start.row(t)),
+                   end.g_data == nullptr ? num_keys : __ldg(end.row(t)));
   }
 
-  /// The same without a division in the code; for tensors whose rows have one stride.
+  /// Both tensors have one row stride (and no group arithmetic).
   [[nodiscard]] __device__ __forceinline__ bool has_one_stride() const {
     return start.rows_per_group == 0 && end.rows_per_group == 0;
   }
-  [[nodiscard]] __device__ __forceinline__ KeyRange range_of_strided_row(int64_t t) const {
-    return range_of(start.g_data == nullptr ? 0 : __ldg(start.g_data + t * start.row_stride),
-                    end.g_data == nullptr ? num_keys : __ldg(end.g_data + t * end.row_stride));
-  }
 
- private:
-  [[nodiscard]] __device__ __forceinline__ KeyRange range_of(int32_t first, int32_t last) const {
+  [[nodiscard]] __device__ __forceinline__ KeyRange clamped(int32_t first, int32_t last) const {
     KeyRange range;
     range.begin = min(max(first, 0), num_keys);
     range.end = max(min(last, num_keys), range.begin);

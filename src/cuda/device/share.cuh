@@ -30,6 +30,7 @@ template <int kThreads, int kRowsPerBlock, int kTileKeys>
 class SharePlanner {
  public:
   static constexpr int kWarps = kThreads / 32;
+  static constexpr int kLoadsInFlight = 12;  // 4,096 rows of 384 threads in one go
 
   /// Shared memory that the planner works in; `s_tiles` may be overwritten afterwards by anyone.
   struct Scratch {
@@ -48,9 +49,11 @@ class SharePlanner {
     if (threadIdx.x == 0) {
       *scratch_.s_share = Share{};
     }
-    // Pass 0 adds up the line, pass 1 walks it again to the share's first tile.  Code is cold here and its size counts:
-    // one loop for both.
+    // Pass 0 adds up the line; pass 1 walks it again to the share's first tile, unless it fits in one chunk.  Code is
+    // cold here and its size counts: one loop for both.
+    const bool one_chunk = num_blocks <= chunk_blocks_;
     int64_t slice = 0;
+    int64_t before = 0;
     int64_t passed = 0;
     int64_t begin = 0;
     int64_t end = 0;
@@ -59,17 +62,19 @@ class SharePlanner {
 #pragma unroll 1
       for (int64_t first = 0; first < num_blocks && (pass == 0 || (passed <= begin && begin < end));
            first += chunk_blocks_) {
-        if (pass == 0 || num_blocks > chunk_blocks_) {
+        if (pass == 0 || !one_chunk) {
           load_chunk(first, num_blocks);
           slice = tiles_of_slice();
+          int64_t chunk_tiles;
+          before = passed + scan(slice, &chunk_tiles);
+          passed += chunk_tiles;
         }
-        int64_t chunk_tiles;
-        const int64_t before = passed + scan(slice, &chunk_tiles);
         if (pass == 1 && before <= begin && begin < before + slice) {
           find(first, before, begin, end);
         }
-        __syncthreads();  // the next chunk overwrites what find reads
-        passed += chunk_tiles;
+        if (!one_chunk) {
+          __syncthreads();  // the next chunk overwrites what find reads
+        }
       }
       if (pass == 0) {
         begin = share_begin(passed, shares, index);
@@ -85,18 +90,47 @@ class SharePlanner {
     const int64_t left = num_blocks - first;
     loaded_blocks_ = static_cast<int32_t>(left < chunk_blocks_ ? left : chunk_blocks_);
     if (blocks_.single_group() && ranges_.has_one_stride()) {
-      const int64_t first_row = first * kRowsPerBlock;
-      const int32_t num_slots = loaded_blocks_ * kRowsPerBlock;
-#pragma unroll 4
-      for (int slot = static_cast<int>(threadIdx.x); slot < num_slots; slot += kThreads) {
-        const int64_t row = first_row + slot;
-        const KeyRange range = row < blocks_.num_rows ? ranges_.range_of_strided_row(row) : KeyRange{0, 0};
-        scratch_.s_tiles[slot] = tiles_of_keys(range.begin, range.end, kTileKeys);
-      }
+      load_strided_rows(first * kRowsPerBlock, loaded_blocks_ * kRowsPerBlock);
     } else {
       load_grouped_chunk(blocks_, ranges_, first, loaded_blocks_, scratch_.s_tiles);
     }
     __syncthreads();
+  }
+
+  /// All loads of a thread are in flight together: the latency of device memory is most of the plan's time.
+  __device__ __forceinline__ void load_strided_rows(int64_t first_row, int32_t num_slots) {
+    const int64_t left = blocks_.num_rows - first_row;
+    const int32_t num_rows = static_cast<int32_t>(left < num_slots ? left : num_slots);
+    const int32_t* g_start = ranges_.start.g_data;
+    const int32_t* g_end = ranges_.end.g_data;
+    for (int32_t base = static_cast<int32_t>(threadIdx.x); base < num_slots; base += kLoadsInFlight * kThreads) {
+      const int32_t* g_row_start = g_start + (first_row + base) * ranges_.start.row_stride;
+      const int32_t* g_row_end = g_end + (first_row + base) * ranges_.end.row_stride;
+      int32_t first_key[kLoadsInFlight];
+      int32_t last_key[kLoadsInFlight];
+#pragma unroll
+      for (int i = 0; i < kLoadsInFlight; ++i) {
+        const int32_t slot = base + i * kThreads;
+        first_key[i] = 0;
+        last_key[i] = ranges_.num_keys;
+        if (slot < num_rows && g_start != nullptr) {
+          first_key[i] = __ldg(g_row_start);
+        }
+        if (slot < num_rows && g_end != nullptr) {
+          last_key[i] = __ldg(g_row_end);
+        }
+        g_row_start += kThreads * ranges_.start.row_stride;
+        g_row_end += kThreads * ranges_.end.row_stride;
+      }
+#pragma unroll
+      for (int i = 0; i < kLoadsInFlight; ++i) {
+        const int32_t slot = base + i * kThreads;
+        if (slot < num_slots) {
+          const KeyRange range = ranges_.clamped(first_key[i], slot < num_rows ? last_key[i] : 0);
+          scratch_.s_tiles[slot] = tiles_of_keys(range.begin, range.end, kTileKeys);
+        }
+      }
+    }
   }
 
   /// Rows in groups need divisions; apart, because the usual call should not read that code.
@@ -121,16 +155,9 @@ class SharePlanner {
     return min(static_cast<int32_t>(threadIdx.x + 1) * blocks_per_thread, loaded_blocks_);
   }
 
-  __device__ int64_t tiles_of_block(int32_t block_in_chunk) const {
+  __device__ __forceinline__ int32_t tiles_of_block(int32_t block_in_chunk) const {
     const TileRun* s_rows = scratch_.s_tiles + block_in_chunk * kRowsPerBlock;
-    const auto tiles_of_row_in_block = [s_rows](int32_t row) { return s_rows[row]; };
-    int64_t tiles = 0;
-    int32_t row = 0;
-    TileRun run;
-    while (next_run(tiles_of_row_in_block, kRowsPerBlock, row, run)) {
-      tiles += run.size();
-    }
-    return tiles;
+    return tiles_of_all_runs<kRowsPerBlock>([s_rows](int32_t row) { return s_rows[row]; });
   }
 
   __device__ int64_t tiles_of_slice() const {

@@ -78,7 +78,8 @@ struct ScoreSmem {
   // full: producer (and its copies; 32 more arrivals where lanes copy themselves); empty: each math warp once.
   device::RingBarriers<Config::kUnitStages> unit_barriers;
   device::RingBarriers<Config::kKeyStages> key_barriers;
-  device::Share share;                       // planner -> producer
+  uint64_t start_barrier;  // arrives: math warp 0 once, when its first unit is there; the fill warps wait for it
+  device::Share share;     // planner -> producer
   int64_t warp_sums[Config::kThreads / 32];  // planner
 };
 
@@ -286,6 +287,10 @@ __device__ __forceinline__ void math_role(ScoreSmem<Config>& smem, const ScoreRi
   device::LaneWeights<Tile> weights;
   float sink = 0.0F;
 
+  units.wait(unit_cursor);
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_arrive(ptx::shared_address(&smem.start_barrier));
+  }
   for (;;) {
     units.wait(unit_cursor);
     const int unit_stage = unit_cursor.slot();
@@ -422,6 +427,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) score_sm90(const __grid_c
   if (threadIdx.x == 0) {
     rings.units.init(1 + 32, Tile::kMathWarps);
     rings.keys.init(params.scales_by_tma ? 1 : 1 + 32, Tile::kMathWarps);
+    ptx::mbarrier_init(ptx::shared_address(&smem.start_barrier), 1);
     ptx::mbarrier_init_fence();
   }
   using Planner = device::SharePlanner<Config::kThreads, Tile::kQueries, Tile::kKeys>;
@@ -437,6 +443,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1) score_sm90(const __grid_c
     if (warp == Config::kProducerWarp) {
       producer_role<Config>(params, smem, rings);
     } else if constexpr (kBuild == ScoreBuild::kComplete) {
+      // Stores at full speed would hold up the first loads that the tensor cores wait for.
+      while (!ptx::mbarrier_try_wait(ptx::shared_address(&smem.start_barrier), 0)) {
+      }
       const int worker = (warp - Config::kFirstFillWarp) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
       fill_role<Config>(params, worker, Config::kFillWarps * static_cast<int>(gridDim.x));
     }
