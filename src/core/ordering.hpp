@@ -14,13 +14,9 @@ inline constexpr uint32_t kOrderedNegativeInfinity = 0x007FFFFFU;
 KEYSIEVE_HOST_DEVICE inline uint32_t ordered_bits(float score) {
   const uint32_t bits = float_bits(score);
   const uint32_t magnitude = bits & 0x7FFFFFFFU;
-  if (magnitude > 0x7F800000U) {
-    return kOrderedNan;
-  }
-  if (magnitude == 0) {
-    return 0x80000000U;
-  }
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+  const uint32_t flipped = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+  const uint32_t number = magnitude == 0 ? 0x80000000U : flipped;  // selects, not branches: this is in inner loops
+  return magnitude > 0x7F800000U ? kOrderedNan : number;
 }
 
 /// The score of ordered bits: the inverse up to the sign of zero and the payload of NaN.

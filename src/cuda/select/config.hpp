@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernel configurations of `select`, and which problem takes which: pure functions, tested without a GPU.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include "core/problem.hpp"
+#include "core/status.hpp"
+
+namespace keysieve::cuda {
+
+/// One compiled kernel.  A CTA reads its part of a row in chunks of kChunk scores and keeps the candidates of the row in
+/// shared memory; when a chunk's might not fit, the list is cut to the best K, so it must hold K and one chunk.
+template <int kThreads_, int kMaxTopk_, int kCtasPerSm_>
+struct SelectKernelConfig {
+  static constexpr int kThreads = kThreads_;
+  static constexpr int kMaxTopk = kMaxTopk_;
+  static constexpr int kCtasPerSm = kCtasPerSm_;
+  static constexpr int kScoresPerThread = 16;
+  static constexpr int kChunk = kThreads * kScoresPerThread;
+  static constexpr int kCapacity = kMaxTopk + kChunk;
+};
+
+// Many rows: four small CTAs an SM, so that one row's selection runs under the others' loads.
+using SelectManyRows = SelectKernelConfig<256, 2048, 4>;
+// Few rows: a cluster of CTAs a row, more loads in flight in each.
+using SelectFewRows = SelectKernelConfig<512, 2048, 2>;
+// K over 2048: one CTA an SM, because the list takes its shared memory.
+using SelectLargeK = SelectKernelConfig<512, 16384, 1>;
+
+enum class SelectKernel : int { kManyRows = 0, kFewRows = 1, kLargeK = 2 };
+inline constexpr const char* kSelectKernelNames[] = {"many_rows", "few_rows", "large_k"};
+inline constexpr int kMaxSelectCluster = 16;
+
+struct SelectConfig {
+  SelectKernel kernel = SelectKernel::kManyRows;
+  int cluster = 1;  // CTAs a row: a power of two up to 16
+};
+
+/// A CTA of a cluster should have at least this many scores to read.
+inline constexpr int64_t kMinScoresPerCta = 2048;
+
+inline SelectConfig choose_select_config(const Problem& problem, int num_sms) {
+  SelectConfig config;
+  const int64_t slots_per_sm = problem.topk > SelectFewRows::kMaxTopk ? SelectLargeK::kCtasPerSm : SelectFewRows::kCtasPerSm;
+  const int64_t slots = slots_per_sm * std::max(num_sms, 1);
+  while (config.cluster < kMaxSelectCluster && problem.num_rows * config.cluster * 2 <= slots &&
+         problem.score_width >= kMinScoresPerCta * config.cluster * 2) {
+    config.cluster *= 2;
+  }
+  if (problem.topk > SelectFewRows::kMaxTopk) {
+    config.kernel = SelectKernel::kLargeK;
+  } else if (problem.num_rows <= slots) {
+    config.kernel = SelectKernel::kFewRows;
+  }
+  return config;
+}
+
+inline void print_select_config(const SelectConfig& config, char* text, size_t capacity) {
+  std::snprintf(text, capacity, "select/%s cluster=%d", kSelectKernelNames[static_cast<int>(config.kernel)],
+                config.cluster);
+}
+
+/// Reads what print_select_config writes.
+inline Status parse_select_config(const char* text, int64_t topk, SelectConfig& config) {
+  char name[32] = "";
+  int cluster = 0;
+  int end = 0;
+  const bool complete = std::sscanf(text, "select/%31[a-z_] cluster=%d%n", name, &cluster, &end) == 2 &&
+                        text[end] == '\0';
+  int kernel = -1;
+  for (int i = 0; i < 3; ++i) {
+    kernel = std::strcmp(name, kSelectKernelNames[i]) == 0 ? i : kernel;
+  }
+  if (!complete || kernel < 0 || cluster < 1 || cluster > kMaxSelectCluster || (cluster & (cluster - 1)) != 0) {
+    return Status::error(KEYSIEVE_INVALID_ARGUMENT,
+                         "options.config is \"%s\": expected \"select/KERNEL cluster=S\" with KERNEL many_rows, few_rows "
+                         "or large_k and S 1, 2, 4, 8 or 16",
+                         text);
+  }
+  config.kernel = static_cast<SelectKernel>(kernel);
+  config.cluster = cluster;
+  if (config.kernel != SelectKernel::kLargeK && topk > SelectFewRows::kMaxTopk) {
+    return Status::error(KEYSIEVE_INVALID_ARGUMENT, "options.config is \"%s\": topk is %lld, this kernel takes at most %d",
+                         text, static_cast<long long>(topk), SelectFewRows::kMaxTopk);
+  }
+  return {};
+}
+
+/// The configuration of a call: the one asked for, or the chosen one.
+inline Status resolve_select_config(const Problem& problem, const Options& options, int num_sms, SelectConfig& config) {
+  const int usable_sms = options.sm_limit > 0 ? std::min(options.sm_limit, num_sms) : num_sms;
+  config = choose_select_config(problem, usable_sms);
+  if (options.config != nullptr) {
+    KEYSIEVE_RETURN_IF_ERROR(parse_select_config(options.config, problem.topk, config));
+  }
+  return {};
+}
+
+}  // namespace keysieve::cuda
