@@ -164,9 +164,10 @@ namespace cuda {
 // One line a family: this is where a new kernel family is plugged in.
 KernelFamilies families_for(Op op) noexcept {
   static constexpr const KernelFamily* kScore[] = {&kScoreSm90};
+  static constexpr const KernelFamily* kSelectFamilies[] = {&kSelect};
   switch (op) {
     case Op::kScore: return {kScore, static_cast<int32_t>(std::size(kScore))};
-    case Op::kSelect: return {};
+    case Op::kSelect: return {kSelectFamilies, static_cast<int32_t>(std::size(kSelectFamilies))};
     case Op::kScoreSelect: return {};
   }
   return {};

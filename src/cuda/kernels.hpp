@@ -31,5 +31,6 @@ struct KernelFamilies {
 KernelFamilies families_for(Op op) noexcept;
 
 extern const KernelFamily kScoreSm90;
+extern const KernelFamily kSelect;
 
 }  // namespace keysieve::cuda

@@ -17,20 +17,25 @@
 
 #include "core/ordering.hpp"
 
-namespace keysieve::cuda {
+namespace keysieve::device {
 
-/// All threads of a CTA.
+/// All threads of a CTA; `thread` is threadIdx.x.
 template <int kThreads_>
-struct CtaGroup {
+class CtaGroup {
+ public:
   static constexpr int kThreads = kThreads_;
-  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x); }
+  explicit __device__ __forceinline__ CtaGroup(int thread) : thread_(thread) {}
+  [[nodiscard]] __device__ __forceinline__ int thread() const { return thread_; }
   __device__ __forceinline__ void sync() const { __syncthreads(); }
+
+ private:
+  int thread_;
 };
 
 /// A list of candidates: parallel arrays, ascending in `s_indices`.
 struct CandidateList {
-  uint32_t* s_ordered;   // ordered bits of the score
-  int32_t* s_indices;    // row-relative index of the key
+  uint32_t* s_ordered;  // ordered bits of the score
+  int32_t* s_indices;   // row-relative index of the key
 };
 
 /// Smallest and largest ordered score of a list.
@@ -62,12 +67,15 @@ class BlockSelect {
 
   struct Smem {
     alignas(16) uint32_t histogram[kBins];  // zero between calls
-    uint32_t warp_values[2][kWarps];        // per-warp partial results, alternating between uses
+    uint32_t warp_low[kWarps];              // order_scores: least and
+    uint32_t warp_high[kWarps];             // greatest of each warp
+    uint32_t warp_bins[kWarps];             // find_bin: candidates in each warp's bins
+    uint32_t warp_counts[kWarps];           // exclusive_warp_sum
     uint32_t small[kSmall];                 // candidates of the last interval
-    uint32_t small_count;                   // zero between calls
-    uint32_t bin;                           // the bin that holds the wanted rank,
-    uint32_t bin_above;                     // candidates above it
-    uint32_t bin_count;                     // and in it
+    uint32_t small_count;
+    uint32_t bin;        // the bin that holds the wanted rank,
+    uint32_t bin_above;  // candidates above it
+    uint32_t bin_count;  // and in it
     int32_t tie_end;
   };
 
@@ -79,15 +87,12 @@ class BlockSelect {
     for (int i = thread_; i < kBins; i += kThreads) {
       s_.histogram[i] = 0;
     }
-    if (thread_ == 0) {
-      s_.small_count = 0;
-    }
     group_.sync();
   }
 
   /// Turns the raw floats at [from, count) into ordered bits; returns the interval of [0, count).  count >= 1.
   /// s_scores is 16-byte aligned and has room for a multiple of four (so everywhere).
-  /// Begins and ends with a barrier.
+  /// Begins with a barrier; the list may be read after it.
   __device__ __forceinline__ OrderedInterval order_scores(uint32_t* s_scores, int from, int count) {
     group_.sync();
     OrderedInterval interval{0xFFFFFFFFU, 0};
@@ -103,13 +108,15 @@ class BlockSelect {
     interval.low = __reduce_min_sync(kFullMask, interval.low);
     interval.high = __reduce_max_sync(kFullMask, interval.high);
     if (lane_ == 0) {
-      s_.warp_values[0][warp_] = interval.low;
-      s_.warp_values[1][warp_] = interval.high;
+      s_.warp_low[warp_] = interval.low;
+      s_.warp_high[warp_] = interval.high;
+    }
+    if (thread_ == 0) {
+      s_.small_count = 0;
     }
     group_.sync();
-    interval.low = __reduce_min_sync(kFullMask, s_.warp_values[0][lane_ % kWarps]);
-    interval.high = __reduce_max_sync(kFullMask, s_.warp_values[1][lane_ % kWarps]);
-    group_.sync();
+    interval.low = __reduce_min_sync(kFullMask, s_.warp_low[lane_ % kWarps]);
+    interval.high = __reduce_max_sync(kFullMask, s_.warp_high[lane_ % kWarps]);
     return interval;
   }
 
@@ -139,7 +146,8 @@ class BlockSelect {
   template <class Visit>
   __device__ __forceinline__ void for_each_picked(const uint32_t* s_ordered, int count, Cut cut, Visit visit) {
     const WarpSpan span = warp_span(count);
-    int slot = warp_base(count_if(span, [&](int i) { return cut.picks(s_ordered[i], i); }));
+    int total;
+    int slot = exclusive_warp_sum(count_if(span, [&](int i) { return cut.picks(s_ordered[i], i); }), total);
     constexpr int kBatch = 4;  // so many loads in flight
     for (int base = span.begin; base < span.end; base += 32 * kBatch) {
       uint32_t ordered[kBatch];
@@ -171,15 +179,15 @@ class BlockSelect {
       const bool picked = position < count && cut.picks(ordered, position);
       const uint32_t ballot = __ballot_sync(kFullMask, picked);
       int total;
-      const int before = exclusive_warp_sum(__popc(ballot), total);  // its barriers end the reads of this round
+      const int before = exclusive_warp_sum(__popc(ballot), total);  // its barrier ends the reads of this round
       if (picked) {
         const int slot = kept + before + __popc(ballot & lanes_below());
         list.s_ordered[slot] = ordered;
         list.s_indices[slot] = index;
       }
       kept += total;
+      group_.sync();
     }
-    group_.sync();
   }
 
   /// Sorts the list: best first, equal scores by lower index.  The list has room for the next power of two of `count`.
@@ -213,7 +221,9 @@ class BlockSelect {
     int end;
   };
 
-  __device__ __forceinline__ uint32_t lanes_below() const { return (1U << lane_) - 1U; }
+  __device__ __forceinline__ uint32_t lanes_below() const {
+    return (1U << lane_) - 1U;
+  }
 
   /// Contiguous part of a list that belongs to this warp.
   __device__ __forceinline__ WarpSpan warp_span(int count) const {
@@ -251,21 +261,16 @@ class BlockSelect {
     return static_cast<int>(__reduce_add_sync(kFullMask, static_cast<uint32_t>(mine)));
   }
 
-  /// Sum of the values of the warps before this one, and of all.  Two barriers.
+  /// Sum of the values of the warps before this one, and of all.  One barrier; another must follow before the next
+  /// call.
   __device__ __forceinline__ int exclusive_warp_sum(int value, int& total) {
     if (lane_ == 0) {
-      s_.warp_values[0][warp_] = static_cast<uint32_t>(value);
+      s_.warp_counts[warp_] = static_cast<uint32_t>(value);
     }
     group_.sync();
-    const uint32_t mine = lane_ < kWarps ? s_.warp_values[0][lane_ % kWarps] : 0;
+    const uint32_t mine = lane_ < kWarps ? s_.warp_counts[lane_ % kWarps] : 0;
     total = static_cast<int>(__reduce_add_sync(kFullMask, mine));
-    const auto before = static_cast<int>(__reduce_add_sync(kFullMask, lane_ < warp_ ? mine : 0));
-    group_.sync();
-    return before;
-  }
-  __device__ __forceinline__ int warp_base(int value) {
-    int total;
-    return exclusive_warp_sum(value, total);
+    return static_cast<int>(__reduce_add_sync(kFullMask, lane_ < warp_ ? mine : 0));
   }
 
   __device__ __forceinline__ void count_bins(const uint32_t* s_ordered, int count, uint32_t low, uint32_t span,
@@ -298,10 +303,10 @@ class BlockSelect {
       inclusive += lane_ >= offset ? other : 0;
     }
     if (lane_ == 31) {
-      s_.warp_values[0][warp_] = inclusive;
+      s_.warp_bins[warp_] = inclusive;
     }
     group_.sync();
-    uint32_t above = __reduce_add_sync(kFullMask, lane_ < warp_ ? s_.warp_values[0][lane_ % kWarps] : 0);
+    uint32_t above = __reduce_add_sync(kFullMask, lane_ < warp_ ? s_.warp_bins[lane_ % kWarps] : 0);
     above += inclusive - mine;
     if (above < wanted && wanted <= above + mine) {
 #pragma unroll
@@ -340,10 +345,6 @@ class BlockSelect {
     const uint32_t ordered = __shfl_sync(kFullMask, mine, source);
     const uint32_t needed = wanted - __shfl_sync(kFullMask, greater, source);
     const uint32_t ties = __shfl_sync(kFullMask, equal, source);
-    group_.sync();
-    if (thread_ == 0) {
-      s_.small_count = 0;
-    }
     return break_ties(s_ordered, count, ordered, needed, ties);
   }
 
@@ -356,7 +357,8 @@ class BlockSelect {
     const WarpSpan span = warp_span(count);
     const auto is_tie = [&](int i) { return s_ordered[i] == ordered; };
     const int mine = count_if(span, is_tie);
-    int before = warp_base(mine);
+    int total;
+    int before = exclusive_warp_sum(mine, total);
     const auto wanted = static_cast<int>(needed);
     if (before < wanted && wanted <= before + mine) {
       for (int base = span.begin; base < span.end && before < wanted; base += 32) {
@@ -393,4 +395,4 @@ class BlockSelect {
   int warp_;
 };
 
-}  // namespace keysieve::cuda
+}  // namespace keysieve::device

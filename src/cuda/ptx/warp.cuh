@@ -22,6 +22,14 @@ __device__ __forceinline__ int32_t uniform(int32_t value) {
   return static_cast<int32_t>(__reduce_or_sync(0xFFFFFFFFU, static_cast<uint32_t>(value)));
 }
 
+/// threadIdx.x, as a value that the compiler computes anew at every call: inside a loop it keeps what depends on the
+/// thread alone from being computed before the loop and kept in registers throughout.
+__device__ __forceinline__ int thread_index_again() {
+  int thread = static_cast<int>(threadIdx.x);
+  asm volatile("" : "+r"(thread));
+  return thread;
+}
+
 /// Sets the register budget of a warpgroup.  The pool is what the launch allocated: threads * registers at launch.
 template <int kRegisters>
 __device__ __forceinline__ void grow_registers() {

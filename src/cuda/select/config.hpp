@@ -9,11 +9,12 @@
 
 #include "core/problem.hpp"
 #include "core/status.hpp"
+#include "cuda/device_info.hpp"
 
 namespace keysieve::cuda {
 
-/// One compiled kernel.  A CTA reads its part of a row in chunks of kChunk scores and keeps the candidates of the row in
-/// shared memory; when a chunk's might not fit, the list is cut to the best K, so it must hold K and one chunk.
+/// One compiled kernel.  A CTA reads its part of a row in chunks of kChunk scores and keeps the candidates of the row
+/// in shared memory; when a chunk's might not fit, the list is cut to the best K, so it must hold K and one chunk.
 template <int kThreads_, int kMaxTopk_, int kCtasPerSm_>
 struct SelectKernelConfig {
   static constexpr int kThreads = kThreads_;
@@ -43,10 +44,11 @@ struct SelectConfig {
 /// A CTA of a cluster should have at least this many scores to read.
 inline constexpr int64_t kMinScoresPerCta = 2048;
 
-inline SelectConfig choose_select_config(const Problem& problem, int num_sms) {
+inline SelectConfig choose_select_config(const Problem& problem, const Options& options, const DeviceInfo& device) {
   SelectConfig config;
-  const int64_t slots_per_sm = problem.topk > SelectFewRows::kMaxTopk ? SelectLargeK::kCtasPerSm : SelectFewRows::kCtasPerSm;
-  const int64_t slots = slots_per_sm * std::max(num_sms, 1);
+  const int64_t slots_per_sm =
+      problem.topk > SelectFewRows::kMaxTopk ? SelectLargeK::kCtasPerSm : SelectFewRows::kCtasPerSm;
+  const int64_t slots = slots_per_sm * usable_sms(device, options.sm_limit);
   while (config.cluster < kMaxSelectCluster && problem.num_rows * config.cluster * 2 <= slots &&
          problem.score_width >= kMinScoresPerCta * config.cluster * 2) {
     config.cluster *= 2;
@@ -69,35 +71,34 @@ inline Status parse_select_config(const char* text, int64_t topk, SelectConfig& 
   char name[32] = "";
   int cluster = 0;
   int end = 0;
-  const bool complete = std::sscanf(text, "select/%31[a-z_] cluster=%d%n", name, &cluster, &end) == 2 &&
-                        text[end] == '\0';
+  const bool complete =
+      std::sscanf(text, "select/%31[a-z_] cluster=%d%n", name, &cluster, &end) == 2 && text[end] == '\0';
   int kernel = -1;
   for (int i = 0; i < 3; ++i) {
     kernel = std::strcmp(name, kSelectKernelNames[i]) == 0 ? i : kernel;
   }
   if (!complete || kernel < 0 || cluster < 1 || cluster > kMaxSelectCluster || (cluster & (cluster - 1)) != 0) {
-    return Status::error(KEYSIEVE_INVALID_ARGUMENT,
-                         "options.config is \"%s\": expected \"select/KERNEL cluster=S\" with KERNEL many_rows, few_rows "
-                         "or large_k and S 1, 2, 4, 8 or 16",
-                         text);
+    return Status::error(
+        KEYSIEVE_INVALID_ARGUMENT,
+        "options.config is \"%s\": expected \"select/KERNEL cluster=S\" with KERNEL many_rows, few_rows "
+        "or large_k and S 1, 2, 4, 8 or 16",
+        text);
   }
   config.kernel = static_cast<SelectKernel>(kernel);
   config.cluster = cluster;
   if (config.kernel != SelectKernel::kLargeK && topk > SelectFewRows::kMaxTopk) {
-    return Status::error(KEYSIEVE_INVALID_ARGUMENT, "options.config is \"%s\": topk is %lld, this kernel takes at most %d",
-                         text, static_cast<long long>(topk), SelectFewRows::kMaxTopk);
+    return Status::error(KEYSIEVE_INVALID_ARGUMENT,
+                         "options.config is \"%s\": topk is %lld, this kernel takes at most %d", text,
+                         static_cast<long long>(topk), SelectFewRows::kMaxTopk);
   }
   return {};
 }
 
 /// The configuration of a call: the one asked for, or the chosen one.
-inline Status resolve_select_config(const Problem& problem, const Options& options, int num_sms, SelectConfig& config) {
-  const int usable_sms = options.sm_limit > 0 ? std::min(options.sm_limit, num_sms) : num_sms;
-  config = choose_select_config(problem, usable_sms);
-  if (options.config != nullptr) {
-    KEYSIEVE_RETURN_IF_ERROR(parse_select_config(options.config, problem.topk, config));
-  }
-  return {};
+inline Status resolve_select_config(const Problem& problem, const Options& options, const DeviceInfo& device,
+                                    SelectConfig& config) {
+  config = choose_select_config(problem, options, device);
+  return options.config == nullptr ? Status() : parse_select_config(options.config, problem.topk, config);
 }
 
 }  // namespace keysieve::cuda

@@ -19,20 +19,29 @@
 #pragma once
 
 #include <cooperative_groups.h>
-
 #include <cstdint>
 
 #include "core/bf16.hpp"
 #include "cuda/device/radix_select.cuh"
 #include "cuda/device/row_output.cuh"
+#include "cuda/ptx/warp.cuh"
 #include "cuda/select/config.hpp"
 
 namespace keysieve::cuda {
 
+using device::BlockSelect;
+using device::CandidateList;
+using device::CtaGroup;
+using device::Cut;
+using device::OrderedInterval;
+using device::RowKeys;
+using device::RowOutput;
+using device::RowRanges;
+using device::RowWriter;
+
 struct SelectArgs {
   const void* g_scores = nullptr;  // [T,N] or [T,W]
   int64_t row_stride = 0;          // elements
-  int32_t score_width = 0;         // columns of g_scores
   uint32_t num_rows = 0;
   bool compact = false;  // column n - row_start holds key n
   bool sort_by_score = false;
@@ -68,9 +77,9 @@ template <typename Score>
 struct ScoreRow {
   static constexpr int kVector = 16 / static_cast<int>(sizeof(Score));  // scores a load
 
-  const Score* g_first;   // position 0: aligned down from the row's first score
-  uint32_t lead;          // positions before the row
-  uint32_t end;           // lead + width
+  const Score* g_first;  // position 0: aligned down from the row's first score
+  uint32_t lead;         // positions before the row
+  uint32_t end;          // lead + width
 
   __device__ __forceinline__ ScoreRow(const Score* g_row, uint32_t width) {
     lead = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(g_row) % 16U / sizeof(Score));
@@ -138,15 +147,19 @@ class RowSelector {
 
  public:
   __device__ __forceinline__ RowSelector(Smem& smem, const SelectArgs& args)
-      : s_(smem), args_(args), select_(Group{}, smem.select), list_{smem.ordered, smem.indices} {
-    select_.initialise();
-  }
+      : s_(smem),
+        args_(args),
+        thread_(ptx::thread_index_again()),
+        select_(Group(thread_), smem.select),
+        list_{smem.ordered, smem.indices} {}
+
+  /// Once a kernel.
+  __device__ __forceinline__ void initialise() { select_.initialise(); }
 
   /// One row: CTA `part` of `parts`.
   __device__ __forceinline__ void run(uint32_t t, uint32_t part, uint32_t parts) {
-    RowKeys keys = args_.ranges.row_keys(t);
+    const RowKeys keys = args_.output.row_keys(args_.ranges, t);
     const int32_t first_column = args_.compact ? 0 : keys.begin;
-    keys.width = min(keys.width, args_.score_width - first_column);
     const Row row(static_cast<const Score*>(args_.g_scores) + t * args_.row_stride + first_column, keys.width);
     const int wanted = min(args_.output.topk, keys.width);
 
@@ -154,8 +167,8 @@ class RowSelector {
     collect(row, part, parts, threshold);
     int total = publish_count(parts);
     while (total < wanted) {  // too high a threshold: everything passes the second time
-      if (part == 0 && threadIdx.x == 0) {
-        args_.output.add_stat(kStatRepairedRows, 1);
+      if (part == 0 && thread_ == 0) {
+        args_.output.add_stat(device::kStatRepairedRows, 1);
       }
       end_of_lists(parts);
       threshold = Threshold::at_least(kOrderedNan);
@@ -188,7 +201,7 @@ class RowSelector {
     if (rank >= size) {
       return kOrderedNan;
     }
-    for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) {
+    for (int i = thread_; i < size; i += kThreads) {
       const uint64_t twice_middle = static_cast<uint64_t>(2 * i + 1) * static_cast<uint32_t>(width);
       s_.ordered[i] = __float_as_uint(row.score(static_cast<uint32_t>(twice_middle >> (size_log2 + 1))));
     }
@@ -212,8 +225,8 @@ class RowSelector {
       threshold = Threshold::at_least(cut_list());
       first = stream(row, first, stop, threshold);
     }
-    if (threadIdx.x == 0) {
-      args_.output.add_stat(kStatKeptCandidates, count_);
+    if (thread_ == 0) {
+      args_.output.add_stat(device::kStatKeptCandidates, count_);
     }
   }
 
@@ -225,8 +238,8 @@ class RowSelector {
 
   /// Position of this thread's vector v of a chunk: a warp owns a contiguous slab, a lane kVector scores of each load.
   __device__ __forceinline__ uint32_t position_of(uint32_t first, int v) const {
-    const uint32_t warp = threadIdx.x / 32U;
-    const uint32_t lane = threadIdx.x % 32U;
+    const uint32_t warp = static_cast<uint32_t>(thread_) / 32U;
+    const uint32_t lane = static_cast<uint32_t>(thread_) % 32U;
     return first + warp * (32U * Config::kScoresPerThread) + v * (32U * Row::kVector) + lane * Row::kVector;
   }
 
@@ -265,7 +278,8 @@ class RowSelector {
   }
 
   /// Appends what passes of `chunk`, which starts at `first`, or nothing if it does not fit.
-  __device__ __forceinline__ bool append_chunk(const Row& row, uint32_t first, Threshold threshold, const Chunk& chunk) {
+  __device__ __forceinline__ bool append_chunk(const Row& row, uint32_t first, Threshold threshold,
+                                               const Chunk& chunk) {
     const uint32_t passing = passing_scores(threshold, chunk);
     uint32_t fields = 0;
 #pragma unroll
@@ -315,8 +329,8 @@ class RowSelector {
   /// Prefix sums of the packed counts: over this warp's lanes in `inclusive`, over earlier warps in the result.
   /// One barrier; warp_counts alternates, so the next chunk's counts do not meet readers of this one's.
   __device__ __forceinline__ int scan_counts(uint32_t mine, uint32_t& inclusive, int& total) {
-    const uint32_t lane = threadIdx.x % 32U;
-    const uint32_t warp = threadIdx.x / 32U;
+    const uint32_t lane = static_cast<uint32_t>(thread_) % 32U;
+    const uint32_t warp = static_cast<uint32_t>(thread_) / 32U;
     inclusive = mine;
 #pragma unroll
     for (uint32_t offset = 1; offset < 32; offset *= 2) {
@@ -345,8 +359,8 @@ class RowSelector {
     select_.compact(list_, count_, cut);
     count_ = args_.output.topk;
     ordered_count_ = count_;
-    if (threadIdx.x == 0) {
-      args_.output.add_stat(kStatRescans, 1);
+    if (thread_ == 0) {
+      args_.output.add_stat(device::kStatRescans, 1);
     }
     return cut.ordered + 1;
   }
@@ -362,12 +376,12 @@ class RowSelector {
       select_.order_scores(s_.ordered, ordered_count_, count_);
       ordered_count_ = count_;
     }
-    if (threadIdx.x == 0) {
+    if (thread_ == 0) {
       s_.list_count = count_;
     }
     const auto cluster = cooperative_groups::this_cluster();
     cluster.sync();
-    const uint32_t lane = threadIdx.x % 32U;
+    const uint32_t lane = static_cast<uint32_t>(thread_) % 32U;
     const int count = lane < parts ? *cluster.map_shared_rank(&s_.list_count, lane) : 0;
     return static_cast<int>(__reduce_add_sync(kFullMask, static_cast<uint32_t>(count)));
   }
@@ -382,7 +396,7 @@ class RowSelector {
   /// CTA 0 appends the lists of the CTAs 1.. to its own.
   __device__ __forceinline__ void merge(Threshold threshold, uint32_t parts, int total) {
     const auto cluster = cooperative_groups::this_cluster();
-    const uint32_t lane = threadIdx.x % 32U;
+    const uint32_t lane = static_cast<uint32_t>(thread_) % 32U;
     const int lane_count = lane < parts ? *cluster.map_shared_rank(&s_.list_count, lane) : 0;
     if (total <= Config::kCapacity) {
       copy_lists(parts, lane_count);
@@ -405,7 +419,7 @@ class RowSelector {
       const auto part_count = static_cast<uint32_t>(__shfl_sync(kFullMask, lane_count, static_cast<int>(part)));
       const uint32_t* s_ordered = cluster.map_shared_rank(s_.ordered, part);
       const int32_t* s_indices = cluster.map_shared_rank(s_.indices, part);
-      for (uint32_t i = threadIdx.x; i < part_count; i += kThreads) {
+      for (auto i = static_cast<uint32_t>(thread_); i < part_count; i += kThreads) {
         s_.ordered[start + i] = s_ordered[i];
         s_.indices[start + i] = s_indices[i];
       }
@@ -417,7 +431,7 @@ class RowSelector {
   __device__ __forceinline__ uint32_t append_list(const uint32_t* s_ordered, const int32_t* s_indices, int part_count,
                                                   uint32_t least) {
     for (int base = 0; base < part_count; base += kThreads) {
-      const int i = base + static_cast<int>(threadIdx.x);
+      const int i = base + thread_;
       const uint32_t ordered = i < part_count ? s_ordered[i] : 0;
       const int32_t index = i < part_count ? s_indices[i] : 0;
       if (count_ + kThreads > Config::kCapacity) {
@@ -449,7 +463,7 @@ class RowSelector {
       if (args_.sort_by_score) {
         select_.compact(list_, count_, cut);
         select_.sort_by_score(list_, wanted);
-        for (int slot = static_cast<int>(threadIdx.x); slot < wanted; slot += kThreads) {
+        for (int slot = thread_; slot < wanted; slot += kThreads) {
           write(row, writer, slot, slot);
         }
       } else {
@@ -457,10 +471,10 @@ class RowSelector {
                                 [&](int slot, int position) { write(row, writer, slot, position); });
       }
     }
-    for (int slot = wanted + static_cast<int>(threadIdx.x); slot < args_.output.topk; slot += kThreads) {
+    for (int slot = wanted + thread_; slot < args_.output.topk; slot += kThreads) {
       writer.pad(slot);
     }
-    if (threadIdx.x == 0) {
+    if (thread_ == 0) {
       writer.write_count(wanted);
     }
   }
@@ -478,6 +492,7 @@ class RowSelector {
 
   Smem& s_;
   const SelectArgs& args_;
+  int thread_;
   typename Smem::Select select_;
   CandidateList list_;
   int count_ = 0;          // candidates in the list
@@ -487,15 +502,15 @@ class RowSelector {
 
 /// Grid: any multiple of the cluster size; a cluster takes every (gridDim / cluster)-th row.
 template <class Config, typename Score>
-__global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) select_kernel(const __grid_constant__ SelectArgs args) {
+__global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
+    select_kernel(const __grid_constant__ SelectArgs args) {
   extern __shared__ __align__(16) unsigned char s_bytes[];
-  cudaGridDependencySynchronize();
-  RowSelector<Config, Score> selector(*reinterpret_cast<SelectSmem<Config>*>(s_bytes), args);
+  ptx::wait_for_previous_grid();
+  auto& smem = *reinterpret_cast<SelectSmem<Config>*>(s_bytes);
+  RowSelector<Config, Score>(smem, args).initialise();
   const uint32_t parts = cooperative_groups::this_cluster().num_blocks();
-  const uint32_t part = blockIdx.x % parts;
-  const uint64_t rows_per_pass = gridDim.x / parts;
-  for (uint64_t t = blockIdx.x / parts; t < args.num_rows; t += rows_per_pass) {
-    selector.run(static_cast<uint32_t>(t), part, parts);
+  for (uint32_t t = blockIdx.x / parts; t < args.num_rows; t += gridDim.x / parts) {
+    RowSelector<Config, Score>(smem, args).run(t, blockIdx.x % parts, parts);
   }
 }
 

@@ -1,28 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 
+#include "cuda/kernels.hpp"
+#include "cuda/raii.hpp"
 #include "cuda/select/kernel.cuh"
-#include "cuda/select/select.hpp"
 
 namespace keysieve::cuda {
 namespace {
-
-Status cuda_error(cudaError_t error, const char* what) {
-  cudaGetLastError();  // the error is reported here; it must not stick to the caller's context
-  return Status::error(KEYSIEVE_DEVICE_ERROR, "select: %s failed: %s (%s)", what, cudaGetErrorName(error),
-                       cudaGetErrorString(error));
-}
 
 SelectArgs make_select_args(const Call& call) {
   SelectArgs args;
   args.g_scores = call.scores;
   args.row_stride = call.score_row_stride;
-  args.score_width = static_cast<int32_t>(call.problem.score_width);
   args.num_rows = static_cast<uint32_t>(call.problem.num_rows);
   args.compact = call.problem.compact_scores;
   args.sort_by_score = call.problem.order == Order::kScore;
-  args.ranges = make_row_ranges(call);
-  args.output = make_row_output(call);
+  args.ranges = device::make_row_ranges(call);
+  if (args.compact) {  // keys past the columns have no score
+    args.ranges.max_width = static_cast<int32_t>(call.problem.score_width);
+  }
+  args.output = device::make_row_output(call);
   return args;
 }
 
@@ -38,18 +35,14 @@ int64_t grid_size(const Call& call, int cluster) {
 }
 
 template <class Config, typename Score>
-Status launch(const Call& call, int cluster) {
+Status launch_config(const Call& call, int cluster) {
   const auto kernel = select_kernel<Config, Score>;
   constexpr int kSmemBytes = static_cast<int>(sizeof(SelectSmem<Config>));
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSmemBytes);
-  if (error == cudaSuccess) {  // or the driver may leave room for one CTA only
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-  }
-  if (error == cudaSuccess && cluster > 8) {
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  }
-  if (error != cudaSuccess) {
-    return cuda_error(error, "cudaFuncSetAttribute");
+  KEYSIEVE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSmemBytes));
+  KEYSIEVE_RETURN_IF_CUDA_ERROR(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+  if (cluster > 8) {
+    KEYSIEVE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   }
   cudaLaunchAttribute attributes[2] = {};
   unsigned num_attributes = 0;
@@ -70,30 +63,54 @@ Status launch(const Call& call, int cluster) {
   config.stream = static_cast<cudaStream_t>(call.stream);
   config.attrs = attributes;
   config.numAttrs = num_attributes;
-  error = cudaLaunchKernelEx(&config, kernel, make_select_args(call));
-  return error == cudaSuccess ? Status() : cuda_error(error, "the launch");
+  return status_of(cudaLaunchKernelEx(&config, kernel, make_select_args(call)), "select: cudaLaunchKernelEx");
 }
 
 template <typename Score>
 Status launch_kernel(const Call& call, SelectConfig config) {
   switch (config.kernel) {
-    case SelectKernel::kManyRows: return launch<SelectManyRows, Score>(call, config.cluster);
-    case SelectKernel::kFewRows: return launch<SelectFewRows, Score>(call, config.cluster);
-    case SelectKernel::kLargeK: return launch<SelectLargeK, Score>(call, config.cluster);
+    case SelectKernel::kManyRows: return launch_config<SelectManyRows, Score>(call, config.cluster);
+    case SelectKernel::kFewRows: return launch_config<SelectFewRows, Score>(call, config.cluster);
+    case SelectKernel::kLargeK: return launch_config<SelectLargeK, Score>(call, config.cluster);
   }
   return Status::error(KEYSIEVE_INTERNAL, "select: no such kernel");
 }
 
-}  // namespace
+Status supports(const Problem& problem, const Options& options) noexcept {
+  if (problem.candidates != Candidates::kNone) {
+    return Status::error(KEYSIEVE_UNSUPPORTED, "candidates: select on CUDA takes none");
+  }
+  SelectConfig config;
+  return resolve_select_config(problem, options, DeviceInfo(), config);
+}
 
-Status launch_select(const Call& call, int num_sms) noexcept {
+WorkspaceSize workspace(const Problem& /*problem*/, const Options& /*options*/, const DeviceInfo& /*device*/) noexcept {
+  return {};
+}
+
+void explain(const Problem& problem, const Options& options, const DeviceInfo& device, char* text,
+             size_t capacity) noexcept {
+  SelectConfig config;
+  const Status status = resolve_select_config(problem, options, device, config);
+  if (status.ok()) {
+    print_select_config(config, text, capacity);
+  } else {
+    std::snprintf(text, capacity, "%s", status.message());
+  }
+}
+
+Status launch(const Call& call, const DeviceInfo& device) noexcept {
   if (call.problem.num_rows == 0) {
     return {};
   }
   SelectConfig config;
-  KEYSIEVE_RETURN_IF_ERROR(resolve_select_config(call.problem, call.options, num_sms, config));
+  KEYSIEVE_RETURN_IF_ERROR(resolve_select_config(call.problem, call.options, device, config));
   return call.problem.score_dtype == Dtype::kBf16 ? launch_kernel<uint16_t>(call, config)
                                                   : launch_kernel<float>(call, config);
 }
+
+}  // namespace
+
+const KernelFamily kSelect = {supports, workspace, explain, launch};
 
 }  // namespace keysieve::cuda
