@@ -73,36 +73,50 @@ class BlockSelect {
     uint32_t warp_counts[kWarps];           // exclusive_warp_sum
     uint32_t small[kSmall];                 // candidates of the last interval
     uint32_t small_count;
-    uint32_t bin;        // the bin that holds the wanted rank,
-    uint32_t bin_above;  // candidates above it
-    uint32_t bin_count;  // and in it
+    uint32_t bin;          // the bin that holds the wanted rank,
+    uint32_t bin_above;    // candidates above it
+    uint32_t bin_count;    // and in it
+    uint32_t cut_ordered;  // rank_small: the cut's score,
+    uint32_t cut_needed;   // how many with that score are picked,
+    uint32_t cut_ties;     // of how many
     int32_t tie_end;
   };
 
   __device__ __forceinline__ BlockSelect(Group group, Smem& smem)
-      : group_(group), s_(smem), thread_(group.thread()), lane_(thread_ % 32), warp_(thread_ / 32) {}
+      : group_(group),
+        s_(smem),
+        thread_(group.thread()),
+        lane_(thread_ & 31),
+        warp_(static_cast<int>(static_cast<uint32_t>(thread_) / 32U)) {}
 
   /// Once, before anything else; ends with a barrier.
   __device__ __forceinline__ void initialise() {
+#pragma unroll 1
     for (int i = thread_; i < kBins; i += kThreads) {
       s_.histogram[i] = 0;
     }
     group_.sync();
   }
 
-  /// Turns the raw floats at [from, count) into ordered bits; returns the interval of [0, count).  count >= 1.
+  /// Turns the raw floats at [raw_begin, raw_end) into ordered bits; returns the interval of [0, count).  count >= 1.
   /// s_scores is 16-byte aligned and has room for a multiple of four (so everywhere).
   /// Begins with a barrier; the list may be read after it.
-  __device__ __forceinline__ OrderedInterval order_scores(uint32_t* s_scores, int from, int count) {
+  __device__ __forceinline__ OrderedInterval order_scores(uint32_t* s_scores, int raw_begin, int raw_end, int count) {
     group_.sync();
     OrderedInterval interval{0xFFFFFFFFU, 0};
+    const auto order_score = [&](uint32_t& value, int i) {
+      value = i >= raw_begin && i < raw_end ? ordered_bits(__uint_as_float(value)) : value;
+      interval.low = min(interval.low, i < count ? value : 0xFFFFFFFFU);
+      interval.high = max(interval.high, i < count ? value : 0U);
+    };
+#pragma unroll 1  // here and below: code that runs once a row costs more in instruction fetches than in loop overhead
     for (int i = 4 * thread_; i < count; i += 4 * kThreads) {
       auto& s_quad = *reinterpret_cast<uint4*>(s_scores + i);
       uint4 quad = s_quad;
-      order_score(quad.x, i, from, count, interval);
-      order_score(quad.y, i + 1, from, count, interval);
-      order_score(quad.z, i + 2, from, count, interval);
-      order_score(quad.w, i + 3, from, count, interval);
+      order_score(quad.x, i);
+      order_score(quad.y, i + 1);
+      order_score(quad.z, i + 2);
+      order_score(quad.w, i + 3);
       s_quad = quad;
     }
     interval.low = __reduce_min_sync(kFullMask, interval.low);
@@ -125,6 +139,7 @@ class BlockSelect {
   __device__ __forceinline__ Cut find_cut(const uint32_t* s_ordered, int count, int rank, OrderedInterval interval) {
     auto wanted = static_cast<uint32_t>(rank);       // rank inside the interval
     auto population = static_cast<uint32_t>(count);  // candidates inside the interval
+#pragma unroll 1
     while (interval.low != interval.high) {
       if (population <= kSmall) {
         return rank_small(s_ordered, count, wanted, population, interval);
@@ -149,6 +164,7 @@ class BlockSelect {
     int total;
     int slot = exclusive_warp_sum(count_if(span, [&](int i) { return cut.picks(s_ordered[i], i); }), total);
     constexpr int kBatch = 4;  // so many loads in flight
+#pragma unroll 1
     for (int base = span.begin; base < span.end; base += 32 * kBatch) {
       uint32_t ordered[kBatch];
 #pragma unroll
@@ -172,6 +188,7 @@ class BlockSelect {
   /// Moves the picked candidates to the front of the list, keeping their order.  Follows a barrier, ends with one.
   __device__ __forceinline__ void compact(CandidateList list, int count, Cut cut) {
     int kept = 0;
+#pragma unroll 1
     for (int base = 0; base < count; base += kThreads) {
       const int position = base + thread_;
       const uint32_t ordered = position < count ? list.s_ordered[position] : 0;
@@ -197,6 +214,7 @@ class BlockSelect {
     while (size < count) {
       size *= 2;
     }
+#pragma unroll 1
     for (int i = count + thread_; i < size; i += kThreads) {
       list.s_ordered[i] = 0;
       list.s_indices[i] = INT32_MAX;
@@ -204,6 +222,7 @@ class BlockSelect {
     group_.sync();
     for (int run = 2; run <= size; run *= 2) {
       for (int distance = run / 2; distance > 0; distance /= 2) {
+#pragma unroll 1
         for (int i = thread_; i < size / 2; i += kThreads) {
           const int a = 2 * i - (i & (distance - 1));
           exchange(list, a, a + distance, (a & run) == 0);
@@ -232,16 +251,10 @@ class BlockSelect {
     return {begin, min(begin + per_warp, count)};
   }
 
-  __device__ __forceinline__ static void order_score(uint32_t& value, int i, int from, int count,
-                                                     OrderedInterval& interval) {
-    value = i >= from ? ordered_bits(__uint_as_float(value)) : value;
-    interval.low = min(interval.low, i < count ? value : 0xFFFFFFFFU);
-    interval.high = max(interval.high, i < count ? value : 0U);
-  }
-
   /// visit(ordered, present) for the list and up to three more, four at a time; in no order.
   template <class Visit>
   __device__ __forceinline__ void for_each_quad(const uint32_t* s_ordered, int count, Visit visit) const {
+#pragma unroll 1
     for (int i = 4 * thread_; i < count; i += 4 * kThreads) {
       const uint4 quad = *reinterpret_cast<const uint4*>(s_ordered + i);
       visit(quad.x, true);
@@ -254,7 +267,7 @@ class BlockSelect {
   template <class Predicate>
   __device__ __forceinline__ int count_if(WarpSpan span, Predicate predicate) const {
     int mine = 0;
-#pragma unroll 4
+#pragma unroll 2
     for (int i = span.begin + lane_; i < span.end; i += 32) {
       mine += predicate(i) ? 1 : 0;
     }
@@ -322,30 +335,34 @@ class BlockSelect {
     group_.sync();
   }
 
-  /// The cut when at most kSmall candidates lie in the interval: every warp ranks them, one a lane.
+  /// The cut when at most kSmall candidates lie in the interval: one warp ranks them, one a lane.
   __device__ __forceinline__ Cut rank_small(const uint32_t* s_ordered, int count, uint32_t wanted, uint32_t population,
                                             OrderedInterval interval) {
-    for_each_quad(s_ordered, count, [&](uint32_t ordered, bool inside) {
-      if (inside && ordered - interval.low <= interval.high - interval.low) {
+    for_each_quad(s_ordered, count, [&](uint32_t ordered, bool present) {
+      if (present && ordered - interval.low <= interval.high - interval.low) {
         s_.small[atomicAdd(&s_.small_count, 1U)] = ordered;
       }
     });
     group_.sync();
-    const bool present = static_cast<uint32_t>(lane_) < population;
-    const uint32_t mine = present ? s_.small[lane_] : 0;
-    uint32_t greater = 0;
-    uint32_t equal = 0;
-    for (uint32_t other = 0; other < population; ++other) {
-      const uint32_t value = __shfl_sync(kFullMask, mine, static_cast<int>(other));
-      greater += value > mine ? 1 : 0;
-      equal += value == mine ? 1 : 0;
+    if (warp_ == 0) {
+      const bool present = static_cast<uint32_t>(lane_) < population;
+      const uint32_t mine = present ? s_.small[lane_] : 0;
+      uint32_t greater = 0;
+      uint32_t equal = 0;
+#pragma unroll 4
+      for (uint32_t other = 0; other < population; ++other) {
+        const uint32_t value = s_.small[other];
+        greater += value > mine ? 1 : 0;
+        equal += value == mine ? 1 : 0;
+      }
+      if (present && greater < wanted && wanted <= greater + equal) {  // equal lanes write the same
+        s_.cut_ordered = mine;
+        s_.cut_needed = wanted - greater;
+        s_.cut_ties = equal;
+      }
     }
-    const bool at_cut = present && greater < wanted && wanted <= greater + equal;
-    const int source = __ffs(static_cast<int>(__ballot_sync(kFullMask, at_cut))) - 1;
-    const uint32_t ordered = __shfl_sync(kFullMask, mine, source);
-    const uint32_t needed = wanted - __shfl_sync(kFullMask, greater, source);
-    const uint32_t ties = __shfl_sync(kFullMask, equal, source);
-    return break_ties(s_ordered, count, ordered, needed, ties);
+    group_.sync();
+    return break_ties(s_ordered, count, s_.cut_ordered, s_.cut_needed, s_.cut_ties);
   }
 
   /// Of `ties` candidates that equal the cut, the first `needed` are picked.

@@ -82,6 +82,12 @@ class RowWriter {
     }
   }
 
+  /// True if the indices are all there is to write and none goes through a table: write_index is enough.
+  [[nodiscard]] __device__ __forceinline__ bool only_indices() const {
+    return g_table_row_ == nullptr && g_relative_ == nullptr && g_scores_ == nullptr;
+  }
+  __device__ __forceinline__ void write_index(int slot, int32_t relative) const { g_indices_[slot] = relative + bias_; }
+
   [[nodiscard]] __device__ __forceinline__ bool wants_scores() const { return g_scores_ != nullptr; }
 
   /// The key at row-relative index `relative` goes to output slot `slot`.

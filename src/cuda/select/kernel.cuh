@@ -57,6 +57,8 @@ struct SelectSmem {
   int32_t indices[Config::kCapacity];               // row-relative
   typename Select::Smem select;
   alignas(16) uint32_t warp_counts[2][Config::kThreads / 32];  // candidates of a chunk by warp, alternating
+  uint32_t t;                                                  // the row, kept here to spare registers
+  RowKeys keys;                                                // and its keys
   int32_t list_count;                                          // read by the cluster's CTA 0
 };
 
@@ -103,24 +105,27 @@ struct ScoreRow {
     }
   }
 
-  __device__ __forceinline__ uint4 load(uint32_t position) const {
-    return __ldg(reinterpret_cast<const uint4*>(g_first + position));
-  }
-  /// Loads what lies inside [lead, stop), score by score if need be; bit e of `inside` says that score e does.
-  __device__ __forceinline__ uint4 load_inside(uint32_t position, uint32_t stop, uint32_t& inside) const {
+  /// Bit e: position + e lies inside [lead, stop).
+  [[nodiscard]] __device__ __forceinline__ uint32_t inside(uint32_t position, uint32_t stop) const {
     constexpr uint32_t kAll = (1U << kVector) - 1U;
     const uint32_t skip = position < lead ? lead - position : 0;
     const uint32_t left = position < stop ? stop - position : 0;
-    inside = left < kVector ? (1U << left) - 1U : kAll;
-    inside &= kAll << min(skip, static_cast<uint32_t>(kVector));
-    if (inside == kAll) {
-      return load(position);
+    const uint32_t before_stop = left < kVector ? (1U << left) - 1U : kAll;
+    return before_stop & (kAll << min(skip, static_cast<uint32_t>(kVector)));
+  }
+
+  /// Loads what lies inside [lead, stop), score by score if need be.
+  [[nodiscard]] __device__ __forceinline__ uint4 load_inside(uint32_t position, uint32_t stop) const {
+    const uint32_t mask = inside(position, stop);
+    const Score* g_vector = g_first + position;
+    if (mask == (1U << kVector) - 1U) {
+      return __ldg(reinterpret_cast<const uint4*>(g_vector));
     }
     uint32_t words[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int e = 0; e < kVector; ++e) {
-      if ((inside >> e & 1U) != 0) {
-        const Score value = __ldg(g_first + position + e);
+      if ((mask >> e & 1U) != 0) {
+        const Score value = __ldg(g_vector + e);
         if constexpr (sizeof(Score) == 4) {
           words[e] = __float_as_uint(value);
         } else {
@@ -142,50 +147,63 @@ class RowSelector {
   static constexpr int kVectors = Config::kScoresPerThread / Row::kVector;  // loads a thread and chunk
   static constexpr int kFieldBits = 32 / kVectors;                          // of a warp's count for one vector
   static constexpr uint32_t kFullMask = 0xFFFFFFFFU;
-  static constexpr uint32_t kAllInside = (1U << Config::kScoresPerThread) - 1U;
   static constexpr uint32_t kVectorMask = (1U << Row::kVector) - 1U;
 
  public:
   __device__ __forceinline__ RowSelector(Smem& smem, const SelectArgs& args)
-      : s_(smem),
-        args_(args),
-        thread_(ptx::thread_index_again()),
-        select_(Group(thread_), smem.select),
-        list_{smem.ordered, smem.indices} {}
+      : s_(smem), args_(args), list_{smem.ordered, smem.indices} {}
 
   /// Once a kernel.
-  __device__ __forceinline__ void initialise() { select_.initialise(); }
+  __device__ __forceinline__ void initialise() { selection().initialise(); }
 
-  /// One row: CTA `part` of `parts`.
-  __device__ __forceinline__ void run(uint32_t t, uint32_t part, uint32_t parts) {
+  /// Row t as CTA `part` of `parts`; returns this cluster's next row.
+  __device__ __forceinline__ uint32_t run(uint32_t t, uint32_t part, uint32_t parts) {
     const RowKeys keys = args_.output.row_keys(args_.ranges, t);
+    if (thread_index() == 0) {
+      s_.t = t;
+      s_.keys = keys;
+    }
     const int32_t first_column = args_.compact ? 0 : keys.begin;
     const Row row(static_cast<const Score*>(args_.g_scores) + t * args_.row_stride + first_column, keys.width);
-    const int wanted = min(args_.output.topk, keys.width);
 
-    Threshold threshold = Threshold::at_least(sample_threshold(row, keys.width));
-    collect(row, part, parts, threshold);
-    int total = publish_count(parts);
-    while (total < wanted) {  // too high a threshold: everything passes the second time
-      if (part == 0 && thread_ == 0) {
-        args_.output.add_stat(device::kStatRepairedRows, 1);
+    uint32_t least = sample_threshold(row, keys.width);  // ordered score that passes
+    while (true) {
+      collect(row, part, parts, least);
+      const int wanted = wanted_of(row);
+      const int total = join_lists(part, parts, wanted);
+      if (part != 0) {
+        break;
       }
-      end_of_lists(parts);
-      threshold = Threshold::at_least(kOrderedNan);
-      collect(row, part, parts, threshold);
-      total = publish_count(parts);
+      if (wanted <= total && total <= Config::kCapacity) {
+        const int raw_end = count_;
+        count_ = total;
+        finish(row, wanted, raw_end);
+        break;
+      }
+      // Too high a threshold, or lists that do not fit in one: this CTA streams the row alone.
+      if (total < wanted) {
+        least = kOrderedNan;
+        add_stat(device::kStatRepairedRows, 1);
+      }
+      parts = 1;
     }
-    if (part == 0 && parts > 1) {
-      merge(threshold, parts, total);
-    }
-    end_of_lists(parts);
-    if (part == 0) {
-      finish(row, RowWriter(args_.output, t, keys), wanted);
-    }
+    const uint32_t next = s_.t + gridDim.x / cooperative_groups::this_cluster().num_blocks();
     __syncthreads();
+    return next;
   }
 
  private:
+  // Asked for anew in every phase, so that no phase holds registers of another.
+  static __device__ __forceinline__ int thread_index() { return ptx::thread_index_again(); }
+  __device__ __forceinline__ typename Smem::Select selection() const {
+    return typename Smem::Select(Group(thread_index()), s_.select);
+  }
+
+  /// Keys to pick.
+  __device__ __forceinline__ int wanted_of(const Row& row) const {
+    return min(args_.output.topk, static_cast<int>(row.end - row.lead));
+  }
+
   // ---- sample ----
 
   /// Ordered score that about 2K of the row's scores should reach; 0 if the whole row fits the list.
@@ -201,75 +219,82 @@ class RowSelector {
     if (rank >= size) {
       return kOrderedNan;
     }
-    for (int i = thread_; i < size; i += kThreads) {
+    const int thread = thread_index();
+#pragma unroll 2
+    for (int i = thread; i < size; i += kThreads) {
       const uint64_t twice_middle = static_cast<uint64_t>(2 * i + 1) * static_cast<uint32_t>(width);
       s_.ordered[i] = __float_as_uint(row.score(static_cast<uint32_t>(twice_middle >> (size_log2 + 1))));
     }
-    const OrderedInterval interval = select_.order_scores(s_.ordered, 0, size);
-    const uint32_t ordered = select_.find_cut(s_.ordered, size, rank, interval).ordered;
+    typename Smem::Select select = selection();
+    const OrderedInterval interval = select.order_scores(s_.ordered, 0, size, size);
+    const uint32_t ordered = select.find_cut(s_.ordered, size, rank, interval).ordered;
     __syncthreads();
     return ordered;
   }
 
   // ---- stream ----
 
-  /// Appends what passes in this CTA's part of the row.
-  __device__ __forceinline__ void collect(const Row& row, uint32_t part, uint32_t parts, Threshold& threshold) {
+  /// Appends what passes in this CTA's part of the row to the empty list.
+  __device__ __forceinline__ void collect(const Row& row, uint32_t part, uint32_t parts, uint32_t least) {
     constexpr uint32_t kGrain = 32 * Row::kVector;
     const uint32_t part_size = ((row.end + parts - 1) / parts + kGrain - 1) / kGrain * kGrain;
-    const auto begin = static_cast<uint32_t>(min(uint64_t{part} * part_size, uint64_t{row.end}));
-    const uint32_t stop = min(begin + part_size, row.end);
+    auto first = static_cast<uint32_t>(min(uint64_t{part} * part_size, uint64_t{row.end}));
+    const uint32_t stop = min(first + part_size, row.end);
     count_ = 0;
     ordered_count_ = 0;
-    for (uint32_t first = stream(row, begin, stop, threshold); first < stop;) {
-      threshold = Threshold::at_least(cut_list());
-      first = stream(row, first, stop, threshold);
+#pragma unroll 1
+    while (true) {
+      first = stream(row, first, stop, Threshold::at_least(least));
+      if (first >= stop) {
+        break;
+      }
+      least = cut_list();
     }
-    if (thread_ == 0) {
-      args_.output.add_stat(device::kStatKeptCandidates, count_);
-    }
+    add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(count_));
   }
 
-  /// This thread's scores of a chunk; bit i of `inside` says that score i belongs to the CTA's part of the row.
+  /// This thread's scores of a chunk.
   struct Chunk {
     uint4 vectors[kVectors];
-    uint32_t inside;
   };
 
   /// Position of this thread's vector v of a chunk: a warp owns a contiguous slab, a lane kVector scores of each load.
-  __device__ __forceinline__ uint32_t position_of(uint32_t first, int v) const {
-    const uint32_t warp = static_cast<uint32_t>(thread_) / 32U;
-    const uint32_t lane = static_cast<uint32_t>(thread_) % 32U;
-    return first + warp * (32U * Config::kScoresPerThread) + v * (32U * Row::kVector) + lane * Row::kVector;
+  static __device__ __forceinline__ uint32_t position_of(uint32_t first, uint32_t thread, int v) {
+    return first + thread / 32U * (32U * Config::kScoresPerThread) + v * (32U * Row::kVector) +
+           thread % 32U * Row::kVector;
   }
 
-  __device__ __forceinline__ void load_chunk(const Row& row, uint32_t first, uint32_t stop, Chunk& chunk) const {
-    if (first >= row.lead && first + Config::kChunk <= stop) {
-      const auto* g_vectors = reinterpret_cast<const uint4*>(row.g_first + position_of(first, 0));
-      chunk.inside = kAllInside;
+  /// True if all positions of a chunk belong to this CTA's part of the row.
+  static __device__ __forceinline__ bool is_whole(const Row& row, uint32_t first, uint32_t stop) {
+    return first >= row.lead && first + Config::kChunk <= stop;
+  }
+
+  static __device__ __forceinline__ void load_chunk(const Row& row, uint32_t first, uint32_t stop, uint32_t thread,
+                                                    Chunk& chunk) {
+    if (is_whole(row, first, stop)) {
+      const auto* g_vectors = reinterpret_cast<const uint4*>(row.g_first + position_of(first, thread, 0));
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         chunk.vectors[v] = __ldg(g_vectors + 32 * v);
       }
     } else {
-      chunk.inside = 0;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        uint32_t inside;
-        chunk.vectors[v] = row.load_inside(position_of(first, v), stop, inside);
-        chunk.inside |= inside << (v * Row::kVector);
+        chunk.vectors[v] = row.load_inside(position_of(first, thread, v), stop);
       }
     }
   }
 
   /// Appends what passes from position `first` on; returns `stop`, or the chunk whose candidates might not fit.
   __device__ __forceinline__ uint32_t stream(const Row& row, uint32_t first, uint32_t stop, Threshold threshold) {
+    const auto thread = static_cast<uint32_t>(thread_index());
     Chunk chunk;
-    load_chunk(row, first, stop, chunk);
+    load_chunk(row, first, stop, thread, chunk);
+#pragma unroll 1
     for (; first < stop; first += Config::kChunk) {
       Chunk next;
-      load_chunk(row, first + Config::kChunk, stop, next);
-      if (!append_chunk(row, first, threshold, chunk)) {
+      load_chunk(row, first + Config::kChunk, stop, thread, next);
+      if (!append_chunk(row, first, stop, threshold, thread, chunk)) {
         return first;
       }
       chunk = next;
@@ -278,9 +303,17 @@ class RowSelector {
   }
 
   /// Appends what passes of `chunk`, which starts at `first`, or nothing if it does not fit.
-  __device__ __forceinline__ bool append_chunk(const Row& row, uint32_t first, Threshold threshold,
-                                               const Chunk& chunk) {
-    const uint32_t passing = passing_scores(threshold, chunk);
+  __device__ __forceinline__ bool append_chunk(const Row& row, uint32_t first, uint32_t stop, Threshold threshold,
+                                               uint32_t thread, const Chunk& chunk) {
+    uint32_t passing = passing_scores(threshold, chunk);
+    if (!is_whole(row, first, stop)) {
+      uint32_t inside = 0;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        inside |= row.inside(position_of(first, thread, v), stop) << (v * Row::kVector);
+      }
+      passing &= inside;
+    }
     uint32_t fields = 0;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -288,7 +321,7 @@ class RowSelector {
     }
     uint32_t inclusive;
     int total;
-    int slot = count_ + scan_counts(fields, inclusive, total);
+    int slot = count_ + scan_counts(fields, first / Config::kChunk % 2, thread, inclusive, total);
     if (count_ + total > Config::kCapacity) {
       return false;
     }
@@ -296,7 +329,7 @@ class RowSelector {
     const uint32_t warp_fields = __shfl_sync(kFullMask, inclusive, 31);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const auto relative = static_cast<int32_t>(position_of(first, v) - row.lead);
+      const auto relative = static_cast<int32_t>(position_of(first, thread, v) - row.lead);
       int lane_slot = slot + static_cast<int>(field(inclusive - fields, v));
 #pragma unroll
       for (int e = 0; e < Row::kVector; ++e) {
@@ -323,14 +356,15 @@ class RowSelector {
       const float score = Row::element(chunk.vectors[i / Row::kVector], i % Row::kVector);
       passing |= threshold.passes(score) ? 1U << i : 0U;
     }
-    return passing & chunk.inside;
+    return passing;
   }
 
   /// Prefix sums of the packed counts: over this warp's lanes in `inclusive`, over earlier warps in the result.
   /// One barrier; warp_counts alternates, so the next chunk's counts do not meet readers of this one's.
-  __device__ __forceinline__ int scan_counts(uint32_t mine, uint32_t& inclusive, int& total) {
-    const uint32_t lane = static_cast<uint32_t>(thread_) % 32U;
-    const uint32_t warp = static_cast<uint32_t>(thread_) / 32U;
+  __device__ __forceinline__ int scan_counts(uint32_t mine, uint32_t parity, uint32_t thread, uint32_t& inclusive,
+                                             int& total) {
+    const uint32_t lane = thread % 32U;
+    const uint32_t warp = thread / 32U;
     inclusive = mine;
 #pragma unroll
     for (uint32_t offset = 1; offset < 32; offset *= 2) {
@@ -343,138 +377,99 @@ class RowSelector {
       for (int v = 0; v < kVectors; ++v) {
         sum += field(inclusive, v);
       }
-      s_.warp_counts[parity_][warp] = sum;
+      s_.warp_counts[parity][warp] = sum;
     }
     __syncthreads();
-    const uint32_t count = lane < kWarps ? s_.warp_counts[parity_][lane % kWarps] : 0;
-    parity_ ^= 1;
+    const uint32_t count = lane < kWarps ? s_.warp_counts[parity][lane % kWarps] : 0;
     total = static_cast<int>(__reduce_add_sync(kFullMask, count));
     return static_cast<int>(__reduce_add_sync(kFullMask, lane < warp ? count : 0));
   }
 
   /// Cuts the list to its K best and returns the least ordered score that can still enter.
   __device__ __forceinline__ uint32_t cut_list() {
-    const OrderedInterval interval = select_.order_scores(s_.ordered, ordered_count_, count_);
-    const Cut cut = select_.find_cut(s_.ordered, count_, args_.output.topk, interval);
-    select_.compact(list_, count_, cut);
+    typename Smem::Select select = selection();
+    const OrderedInterval interval = select.order_scores(s_.ordered, ordered_count_, count_, count_);
+    const Cut cut = select.find_cut(s_.ordered, count_, args_.output.topk, interval);
+    select.compact(list_, count_, cut);
     count_ = args_.output.topk;
     ordered_count_ = count_;
-    if (thread_ == 0) {
-      args_.output.add_stat(device::kStatRescans, 1);
-    }
+    add_stat(device::kStatRescans, 1);
     return cut.ordered + 1;
+  }
+
+  __device__ __forceinline__ void add_stat(int which, uint32_t amount) const {
+    if (thread_index() == 0) {
+      args_.output.add_stat(which, amount);
+    }
   }
 
   // ---- merge ----
 
-  /// Candidates of all CTAs of the row.  After it, CTA 0 may read the lists of the others.
-  __device__ __forceinline__ int publish_count(uint32_t parts) {
+  /// Appends the lists of the CTAs 1.. to CTA 0's, as ordered bits, unless they are too few or do not fit.  Returns the
+  /// candidates of all.
+  __device__ __forceinline__ int join_lists(uint32_t part, uint32_t parts, int wanted) {
     if (parts == 1) {
       return count_;
     }
-    if (count_ > 0) {
-      select_.order_scores(s_.ordered, ordered_count_, count_);
-      ordered_count_ = count_;
-    }
-    if (thread_ == 0) {
+    const int thread = thread_index();
+    const auto cluster = cooperative_groups::this_cluster();
+    if (thread == 0) {
       s_.list_count = count_;
     }
-    const auto cluster = cooperative_groups::this_cluster();
-    cluster.sync();
-    const uint32_t lane = static_cast<uint32_t>(thread_) % 32U;
-    const int count = lane < parts ? *cluster.map_shared_rank(&s_.list_count, lane) : 0;
-    return static_cast<int>(__reduce_add_sync(kFullMask, static_cast<uint32_t>(count)));
-  }
-
-  /// Nobody reads another CTA's list after it.
-  __device__ __forceinline__ void end_of_lists(uint32_t parts) {
-    if (parts > 1) {
-      cooperative_groups::this_cluster().sync();
-    }
-  }
-
-  /// CTA 0 appends the lists of the CTAs 1.. to its own.
-  __device__ __forceinline__ void merge(Threshold threshold, uint32_t parts, int total) {
-    const auto cluster = cooperative_groups::this_cluster();
-    const uint32_t lane = static_cast<uint32_t>(thread_) % 32U;
+    cluster.sync();  // every list is complete
+    const uint32_t lane = static_cast<uint32_t>(thread) % 32U;
     const int lane_count = lane < parts ? *cluster.map_shared_rank(&s_.list_count, lane) : 0;
-    if (total <= Config::kCapacity) {
-      copy_lists(parts, lane_count);
-      count_ = total;
-      ordered_count_ = total;
-      return;
-    }
-    uint32_t least = threshold.everything ? kOrderedNan : ordered_bits(threshold.score);
-    for (uint32_t part = 1; part < parts; ++part) {
-      const int part_count = __shfl_sync(kFullMask, lane_count, static_cast<int>(part));
-      least = append_list(cluster.map_shared_rank(s_.ordered, part), cluster.map_shared_rank(s_.indices, part),
-                          part_count, least);
-    }
-  }
-
-  /// All lists fit: entry i of the joined list comes from the part whose entries start last at or before i.
-  __device__ __forceinline__ void copy_lists(uint32_t parts, int lane_count) {
-    const auto cluster = cooperative_groups::this_cluster();
-    for (uint32_t part = 1, start = static_cast<uint32_t>(count_); part < parts; ++part) {
-      const auto part_count = static_cast<uint32_t>(__shfl_sync(kFullMask, lane_count, static_cast<int>(part)));
-      const uint32_t* s_ordered = cluster.map_shared_rank(s_.ordered, part);
-      const int32_t* s_indices = cluster.map_shared_rank(s_.indices, part);
-      for (auto i = static_cast<uint32_t>(thread_); i < part_count; i += kThreads) {
-        s_.ordered[start + i] = s_ordered[i];
-        s_.indices[start + i] = s_indices[i];
+    const auto total = static_cast<int>(__reduce_add_sync(kFullMask, static_cast<uint32_t>(lane_count)));
+    const auto start =
+        static_cast<int>(__reduce_add_sync(kFullMask, static_cast<uint32_t>(lane < part ? lane_count : 0)));
+    if (part != 0 && wanted <= total && total <= Config::kCapacity) {
+      uint32_t* s_joined_ordered = cluster.map_shared_rank(s_.ordered, 0) + start;
+      int32_t* s_joined_indices = cluster.map_shared_rank(s_.indices, 0) + start;
+#pragma unroll 1
+      for (int i = thread; i < count_; i += kThreads) {
+        const uint32_t value = s_.ordered[i];
+        s_joined_ordered[i] = i < ordered_count_ ? value : ordered_bits(__uint_as_float(value));
+        s_joined_indices[i] = s_.indices[i];
       }
-      start += part_count;
     }
-  }
-
-  /// Appends what reaches `least` of another CTA's list, cutting this one when it is full; returns the new least.
-  __device__ __forceinline__ uint32_t append_list(const uint32_t* s_ordered, const int32_t* s_indices, int part_count,
-                                                  uint32_t least) {
-    for (int base = 0; base < part_count; base += kThreads) {
-      const int i = base + thread_;
-      const uint32_t ordered = i < part_count ? s_ordered[i] : 0;
-      const int32_t index = i < part_count ? s_indices[i] : 0;
-      if (count_ + kThreads > Config::kCapacity) {
-        least = max(least, cut_list());
-      }
-      const bool enters = i < part_count && ordered >= least;
-      uint32_t inclusive;
-      int total;
-      const int slot = count_ + scan_counts(enters ? 1 : 0, inclusive, total);
-      if (enters) {
-        s_.ordered[slot + inclusive - 1] = ordered;
-        s_.indices[slot + inclusive - 1] = index;
-      }
-      count_ += total;
-      ordered_count_ = count_;
-    }
-    return least;
+    cluster.sync();  // the lists have arrived, and the counts were read
+    return total;
   }
 
   // ---- finish ----
 
-  __device__ __forceinline__ void finish(const Row& row, const RowWriter& writer, int wanted) {
+  /// Picks the `wanted` best of the list, of which [ordered_count_, raw_end) are raw scores.
+  __device__ __forceinline__ void finish(const Row& row, int wanted, int raw_end) {
+    __syncthreads();
+    const RowWriter writer(args_.output, s_.t, s_.keys);
+    typename Smem::Select select = selection();
+    const int thread = thread_index();
     if (wanted > 0) {
-      const OrderedInterval interval = select_.order_scores(s_.ordered, ordered_count_, count_);
+      const OrderedInterval interval = select.order_scores(s_.ordered, ordered_count_, raw_end, count_);
       Cut cut{kOrderedNan, count_};
       if (count_ > wanted) {
-        cut = select_.find_cut(s_.ordered, count_, wanted, interval);
+        cut = select.find_cut(s_.ordered, count_, wanted, interval);
       }
       if (args_.sort_by_score) {
-        select_.compact(list_, count_, cut);
-        select_.sort_by_score(list_, wanted);
-        for (int slot = thread_; slot < wanted; slot += kThreads) {
+        select.compact(list_, count_, cut);
+        select.sort_by_score(list_, wanted);
+#pragma unroll 1
+        for (int slot = thread; slot < wanted; slot += kThreads) {
           write(row, writer, slot, slot);
         }
+      } else if (writer.only_indices()) {
+        select.for_each_picked(s_.ordered, count_, cut,
+                               [&](int slot, int position) { writer.write_index(slot, s_.indices[position]); });
       } else {
-        select_.for_each_picked(s_.ordered, count_, cut,
-                                [&](int slot, int position) { write(row, writer, slot, position); });
+        select.for_each_picked(s_.ordered, count_, cut,
+                               [&](int slot, int position) { write(row, writer, slot, position); });
       }
     }
-    for (int slot = wanted + thread_; slot < args_.output.topk; slot += kThreads) {
+#pragma unroll 1
+    for (int slot = wanted + thread; slot < args_.output.topk; slot += kThreads) {
       writer.pad(slot);
     }
-    if (thread_ == 0) {
+    if (thread == 0) {
       writer.write_count(wanted);
     }
   }
@@ -492,12 +487,9 @@ class RowSelector {
 
   Smem& s_;
   const SelectArgs& args_;
-  int thread_;
-  typename Smem::Select select_;
   CandidateList list_;
   int count_ = 0;          // candidates in the list
   int ordered_count_ = 0;  // of which this many are ordered bits already
-  uint32_t parity_ = 0;
 };
 
 /// Grid: any multiple of the cluster size; a cluster takes every (gridDim / cluster)-th row.
@@ -505,12 +497,13 @@ template <class Config, typename Score>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     select_kernel(const __grid_constant__ SelectArgs args) {
   extern __shared__ __align__(16) unsigned char s_bytes[];
-  ptx::wait_for_previous_grid();
   auto& smem = *reinterpret_cast<SelectSmem<Config>*>(s_bytes);
   RowSelector<Config, Score>(smem, args).initialise();
+  ptx::wait_for_previous_grid();
   const uint32_t parts = cooperative_groups::this_cluster().num_blocks();
-  for (uint32_t t = blockIdx.x / parts; t < args.num_rows; t += gridDim.x / parts) {
-    RowSelector<Config, Score>(smem, args).run(t, blockIdx.x % parts, parts);
+  uint32_t t = blockIdx.x / parts;
+  while (t < args.num_rows) {
+    t = RowSelector<Config, Score>(smem, args).run(t, blockIdx.x % parts, parts);
   }
 }
 
