@@ -23,6 +23,8 @@ struct SelectKernelConfig {
   static constexpr int kScoresPerThread = 16;
   static constexpr int kChunk = kThreads * kScoresPerThread;
   static constexpr int kCapacity = kMaxTopk + kChunk;
+  static constexpr int kMaxUnsampled = kMaxTopk + 4096;  // rows up to this width need no threshold
+  static_assert(kMaxUnsampled <= kCapacity);
 };
 
 // Many rows: four small CTAs an SM, so that one row's selection runs under the others' loads.
@@ -41,21 +43,28 @@ struct SelectConfig {
   int cluster = 1;  // CTAs a row: a power of two up to 16
 };
 
-/// A CTA of a cluster should have at least this many scores to read.
-inline constexpr int64_t kMinScoresPerCta = 2048;
+/// A cluster pays from this many scores a CTA on; below, the exchange of lists costs more than the reading it saves.
+inline constexpr int64_t kMinScoresPerCta = 8192;
+
+/// True if `num_rows` clusters of `cluster` CTAs run at once on `slots` places for CTAs.  Clusters stay inside a group
+/// of multiprocessors, which leaves places over: of 264 places 132 clusters of 2, 62 of 4, 30 of 8 and 14 of 16 could
+/// be filled on an H200.
+inline bool fits_at_once(int64_t num_rows, int64_t cluster, int64_t slots) {
+  return num_rows * cluster <= (cluster <= 2 ? slots : slots * 7 / 8);
+}
 
 inline SelectConfig choose_select_config(const Problem& problem, const Options& options, const DeviceInfo& device) {
   SelectConfig config;
-  const int64_t slots_per_sm =
-      problem.topk > SelectFewRows::kMaxTopk ? SelectLargeK::kCtasPerSm : SelectFewRows::kCtasPerSm;
-  const int64_t slots = slots_per_sm * usable_sms(device, options.sm_limit);
-  while (config.cluster < kMaxSelectCluster && problem.num_rows * config.cluster * 2 <= slots &&
+  const bool large_k = problem.topk > SelectFewRows::kMaxTopk;
+  const int64_t ctas_per_sm = large_k ? SelectLargeK::kCtasPerSm : SelectFewRows::kCtasPerSm;
+  const int64_t slots = ctas_per_sm * usable_sms(device, options.sm_limit);
+  while (config.cluster < kMaxSelectCluster && fits_at_once(problem.num_rows, config.cluster * 2, slots) &&
          problem.score_width >= kMinScoresPerCta * config.cluster * 2) {
     config.cluster *= 2;
   }
-  if (problem.topk > SelectFewRows::kMaxTopk) {
+  if (large_k) {
     config.kernel = SelectKernel::kLargeK;
-  } else if (problem.num_rows <= slots) {
+  } else if (config.cluster > 1 || (problem.num_rows <= slots && problem.score_width > kMinScoresPerCta * 2)) {
     config.kernel = SelectKernel::kFewRows;
   }
   return config;

@@ -206,9 +206,9 @@ class RowSelector {
 
   // ---- sample ----
 
-  /// Ordered score that about 2K of the row's scores should reach; 0 if the whole row fits the list.
+  /// Ordered score that about 2K of the row's scores should reach; 0 if the row is short.
   __device__ __forceinline__ uint32_t sample_threshold(const Row& row, int32_t width) {
-    if (width <= Config::kCapacity) {
+    if (width <= Config::kMaxUnsampled) {
       return kOrderedNan;
     }
     const int size_log2 = width <= 96 * 1024 ? 9 : width <= 384 * 1024 ? 10 : width <= 1536 * 1024 ? 11 : 12;
