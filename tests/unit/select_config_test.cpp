@@ -35,6 +35,7 @@ TEST(SelectConfig, ManyRowsTakeOneCtaARow) {
 TEST(SelectConfig, FewLongRowsTakeAClusterARow) {
   EXPECT_EQ(chosen(1, 1 << 20, 2048), "select/few_rows cluster=16");
   EXPECT_EQ(chosen(64, 131072, 2048), "select/few_rows cluster=2");
+  EXPECT_EQ(chosen(8, 131072, 2048), "select/few_rows cluster=8");
   EXPECT_EQ(chosen(1, 8192, 2048), "select/many_rows cluster=1");
 }
 

@@ -46,11 +46,12 @@ struct SelectConfig {
 /// A cluster pays from this many scores a CTA on; below, the exchange of lists costs more than the reading it saves.
 inline constexpr int64_t kMinScoresPerCta = 8192;
 
-/// True if `num_rows` clusters of `cluster` CTAs run at once on `slots` places for CTAs.  Clusters stay inside a group
-/// of multiprocessors, which leaves places over: of 264 places 132 clusters of 2, 62 of 4, 30 of 8 and 14 of 16 could
-/// be filled on an H200.
+/// True if `num_rows` clusters of `cluster` CTAs run at once, and well, on `slots` places for CTAs.  Clusters stay
+/// inside a group of multiprocessors, which leaves places over: of 264 places on an H200, 132 clusters of 2, 62 of 4,
+/// 30 of 8 and 14 of 16 can be filled.  Those of 16 then share multiprocessors, so they are for a handful of rows.
 inline bool fits_at_once(int64_t num_rows, int64_t cluster, int64_t slots) {
-  return num_rows * cluster <= (cluster <= 2 ? slots : slots * 7 / 8);
+  const int64_t usable = cluster <= 2 ? slots : cluster <= 8 ? slots * 7 / 8 : slots / 4;
+  return num_rows * cluster <= usable;
 }
 
 inline SelectConfig choose_select_config(const Problem& problem, const Options& options, const DeviceInfo& device) {

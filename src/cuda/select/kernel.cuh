@@ -2,16 +2,16 @@
 // select: the K best scores of each row, exactly, reading every score once.
 //
 //     for each row (one CTA, or a cluster of CTAs that share the row in contiguous parts):
-//       sample   512..4096 evenly strided scores -> a threshold that about 2K of the row's scores should pass
+//       sample   512..4096 scores, one of each stride -> a threshold that about 2K of the row's scores should pass
 //       stream   16 scores a thread at a time; those that pass are appended to s_list, in ascending key order
 //       merge    (cluster) CTA 0 appends the lists of the others, in order
 //       finish   radix selection among the candidates, written in ascending key order
 //
 // Why the result is exact whatever the threshold is.  Let P be the keys that passed the threshold, U the ones that did
 // not.  Every score of P is above every score of U, so if |P| >= K then the K best keys lie in P, and P is in the list.
-// If |P| < K the row is streamed again with a threshold that everything passes.  When the list might overflow it is cut
-// to its K best: later keys have higher indices, so from then on only scores strictly above the K-th can still enter,
-// and that is the new threshold.  Nothing is ever dropped for want of space.
+// If |P| < K the row is streamed again with a lower threshold, at last with one that everything passes.  When the list
+// might overflow it is cut to its K best: later keys have higher indices, so from then on only scores strictly above
+// the K-th can still enter, and that is the new threshold.  Nothing is ever dropped for want of space.
 //
 //     virtual position   0 . . lead            lead + width       address of position 0 is 16-byte aligned;
 //     row                x x x [0 1 2 3 4 ... width-1] x x x      positions outside the row are never read
@@ -166,9 +166,9 @@ class RowSelector {
     const int32_t first_column = args_.compact ? 0 : keys.begin;
     const Row row(static_cast<const Score*>(args_.g_scores) + t * args_.row_stride + first_column, keys.width);
 
-    uint32_t least = sample_threshold(row, keys.width);  // ordered score that passes
-    while (true) {
-      collect(row, part, parts, least);
+#pragma unroll 1
+    for (int attempt = 0;;) {
+      collect(row, part, parts, sample_threshold(row, attempt));
       const int wanted = wanted_of(row);
       const int total = join_lists(part, parts, wanted);
       if (part != 0) {
@@ -182,8 +182,8 @@ class RowSelector {
       }
       // Too high a threshold, or lists that do not fit in one: this CTA streams the row alone.
       if (total < wanted) {
-        least = kOrderedNan;
-        add_stat(device::kStatRepairedRows, 1);
+        add_stat(device::kStatRepairedRows, attempt == 0 ? 1 : 0);
+        ++attempt;
       }
       parts = 1;
     }
@@ -194,7 +194,9 @@ class RowSelector {
 
  private:
   // Asked for anew in every phase, so that no phase holds registers of another.
-  static __device__ __forceinline__ int thread_index() { return ptx::thread_index_again(); }
+  static __device__ __forceinline__ int thread_index() {
+    return ptx::thread_index_again();
+  }
   __device__ __forceinline__ typename Smem::Select selection() const {
     return typename Smem::Select(Group(thread_index()), s_.select);
   }
@@ -206,24 +208,33 @@ class RowSelector {
 
   // ---- sample ----
 
-  /// Ordered score that about 2K of the row's scores should reach; 0 if the row is short.
-  __device__ __forceinline__ uint32_t sample_threshold(const Row& row, int32_t width) {
-    if (width <= Config::kMaxUnsampled) {
+  /// Position of sample i: one in each stride of the row, at a place that moves with the golden ratio, so that scores
+  /// with a period do not fool it.
+  static __device__ __forceinline__ uint32_t sample_position(uint32_t i, int size_log2, uint32_t width) {
+    const uint32_t place = (i << 16U) | ((i * 40503U) & 0xFFFFU);  // in strides, 16 bits after the point
+    return static_cast<uint32_t>((uint64_t{place} * width) >> (16 + size_log2));
+  }
+
+  /// Ordered score that about 2K of the row's scores should reach, four times as many in the second attempt; 0, which
+  /// all reach, if the row is short or that has failed too.
+  __device__ __forceinline__ uint32_t sample_threshold(const Row& row, int attempt) {
+    const uint32_t width = row.end - row.lead;
+    if (width <= Config::kMaxUnsampled || attempt > 1) {
       return kOrderedNan;
     }
     const int size_log2 = width <= 96 * 1024 ? 9 : width <= 384 * 1024 ? 10 : width <= 1536 * 1024 ? 11 : 12;
     const int size = 1 << size_log2;
     // `expected` of the sample are among the K best; `rank` leaves 3.5 standard deviations and some for small numbers.
     const float expected = static_cast<float>(args_.output.topk) * static_cast<float>(size) / static_cast<float>(width);
-    const int rank = static_cast<int>(expected + 3.5F * sqrtf(expected) + 4.0F);
+    const int rank = static_cast<int>(expected + 3.5F * sqrtf(expected) + 4.0F) << (2 * attempt);
     if (rank >= size) {
       return kOrderedNan;
     }
+    __syncthreads();
     const int thread = thread_index();
 #pragma unroll 2
     for (int i = thread; i < size; i += kThreads) {
-      const uint64_t twice_middle = static_cast<uint64_t>(2 * i + 1) * static_cast<uint32_t>(width);
-      s_.ordered[i] = __float_as_uint(row.score(static_cast<uint32_t>(twice_middle >> (size_log2 + 1))));
+      s_.ordered[i] = __float_as_uint(row.score(sample_position(static_cast<uint32_t>(i), size_log2, width)));
     }
     typename Smem::Select select = selection();
     const OrderedInterval interval = select.order_scores(s_.ordered, 0, size, size);
