@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <functional>
 #include <limits>
+#include <thread>
 
 #include "core/backend.hpp"
 #include "core/ordering.hpp"
@@ -166,7 +167,12 @@ class CpuBackend final : public Backend {
   void describe(char* text, size_t capacity) const noexcept override {
     Isa isa;
     const Status status = choose_isa(nullptr, &isa);
-    std::snprintf(text, capacity, "%s", status.ok() ? isa.name : status.message());
+    if (status.ok()) {
+      std::snprintf(text, capacity, "%s, tile of %d heads x %d keys, %u threads", isa.name, isa.f32.group_heads,
+                    isa.f32.panel_keys, std::max(1U, std::thread::hardware_concurrency()));
+    } else {
+      std::snprintf(text, capacity, "%s", status.message());
+    }
   }
 
   [[nodiscard]] Status supports(const Problem& /*problem*/, const Options& options) const noexcept override {

@@ -43,6 +43,13 @@ void for_each_candidate_run(const Call& call, const RowSlot& slot, const Run& ru
   }
 }
 
+/// The row's keys are all picked, in key order, and nobody asks how they scored.
+bool scores_do_not_matter(const Call& call, const RowSlot& slot) {
+  const Problem& problem = call.problem;
+  return problem.selects() && slot.row.width() <= problem.topk && problem.candidates == Candidates::kNone &&
+         problem.order != Order::kScore && !call.top_scores;
+}
+
 void store_scores(const Call& call, int64_t t, int64_t column, const float* scores, int64_t count) {
   const int64_t offset = t * call.score_row_stride + column;
   if (call.problem.score_dtype == Dtype::kBf16) {
@@ -108,6 +115,12 @@ void Worker::open_rows(int64_t first_row, int64_t last_row, int64_t part) {
     slot.keys = part_of(slot.row, part, num_parts_);
     slot.top.reset();
     slot.blocks.reset();
+    if (scores_do_not_matter(*call_, slot)) {
+      for (int64_t position = slot.keys.begin; position < slot.keys.end; ++position) {
+        slot.top.push(rank_of(0, position - slot.row.begin));
+      }
+      slot.keys.end = slot.keys.begin;
+    }
     if (scorer_ && slot.keys.width() > 0) {
       scorer_->load_row(i, slot.t);
     }
