@@ -65,7 +65,8 @@ inline SelectConfig choose_select_config(const Problem& problem, const Options& 
   }
   if (large_k) {
     config.kernel = SelectKernel::kLargeK;
-  } else if (config.cluster > 1 || (problem.num_rows <= slots && problem.score_width > kMinScoresPerCta * 2)) {
+  } else if (config.cluster > 1 || options.sm_limit > 0 ||  // a limited grid has one CTA a multiprocessor
+             (problem.num_rows <= slots && problem.score_width > kMinScoresPerCta * 2)) {
     config.kernel = SelectKernel::kFewRows;
   }
   return config;

@@ -186,6 +186,7 @@ class RowSelector {
         ++attempt;
       }
       parts = 1;
+      __syncthreads();  // the next attempt reuses what this one's slower warps may still read
     }
     const uint32_t next = s_.t + gridDim.x / cooperative_groups::this_cluster().num_blocks();
     __syncthreads();
@@ -230,7 +231,6 @@ class RowSelector {
     if (rank >= size) {
       return kOrderedNan;
     }
-    __syncthreads();
     const int thread = thread_index();
 #pragma unroll 2
     for (int i = thread; i < size; i += kThreads) {
