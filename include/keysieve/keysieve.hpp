@@ -27,6 +27,8 @@
 #include "keysieve/keysieve.h"
 
 namespace keysieve {
+// Its own symbols: the library has a keysieve::Problem too, and a program may hold both.
+inline namespace wrapper {
 
 /// Thrown for every status but KEYSIEVE_OK; what() is keysieve_last_message().
 class Error : public std::runtime_error {
@@ -170,6 +172,7 @@ inline void run(const keysieve_problem& problem, const keysieve_tensors& tensors
   check(keysieve_run(&problem, options, &tensors, stream));
 }
 
+}  // namespace wrapper
 }  // namespace keysieve
 
 #endif  // KEYSIEVE_KEYSIEVE_HPP_
