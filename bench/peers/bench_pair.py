@@ -229,7 +229,8 @@ class Bench:
         flush = torch.zeros(1 << 26, dtype=torch.float32, device=self.device) if case.l2 == "flushed" else None
         graphs = {name: measure.Graph(c, flush) for name, c in chosen.items()}
         with measure.ClockSampler(self.device.index) as sampler:
-            timings = measure.time_in_rotation(graphs, self.args.rounds, self.args.replays, min(self.deadline, time.monotonic() + self.args.case_budget))
+            rounds = self.args.rounds if self.suite != "grid" else max(5, self.args.rounds // 2)  # seventy cells
+            timings = measure.time_in_rotation(graphs, rounds, self.args.replays, min(self.deadline, time.monotonic() + self.args.case_budget))
         self.clocks.append(sampler)
         self.add_entries(case, chosen, timings, workloads.useful_flops(case, inputs), sampler.summary())
         del graphs, chosen, inputs
@@ -248,6 +249,21 @@ class Bench:
             if self.accept(fused, oracle.check_close_sets(fused.launch(), logits, rows, case.topk, slack=1e-4)):
                 chosen["score_select"] = fused
         return chosen
+
+    def run_suites(self, names):
+        """The suites in the order given; replay files where "replay" stands in it, else last."""
+        for name in names if "replay" in names else names + ["replay"]:
+            if name == "replay":
+                self.suite = "prefill"
+                for path in self.args.replay:
+                    self.run_case(workloads.replay_case(path), workloads.read_safetensors(path, self.device))
+                continue
+            self.suite = name
+            for case in workloads.SUITES[name]():
+                if self.args.only in case.label():
+                    self.run_case(case)
+                    if self.args.flushed:
+                        self.run_case(workloads.dataclasses.replace(case, l2="flushed"))
 
     # ---- the report ----
 
@@ -299,7 +315,7 @@ def parse():
     p.add_argument("--backend", help="keysieve backend by name; default: the library's choice")
     p.add_argument("--against", nargs="*", default=[], metavar="NAME=LIB", help="other revisions: same results required, timed beside --library")
     p.add_argument("--control", nargs="*", default=[], metavar="NAME=LIB", help="attribution builds: timed beside --library, not checked")
-    p.add_argument("--suites", default="prefill", help="comma-separated: " + ", ".join(workloads.SUITES))
+    p.add_argument("--suites", default="prefill", help="comma-separated: " + ", ".join(workloads.SUITES) + "; \"replay\" says when the files of --replay come")
     p.add_argument("--only", default="", help="only cases whose label contains this text")
     p.add_argument("--replay", nargs="*", default=[], help="replay files to time too")
     p.add_argument("--out", default="out/bench")
@@ -325,16 +341,7 @@ def main():
     nothing = {"fp8_gemm_tflops": None, "bf16_gemm_tflops": None, "copy_tb_s": None, "cpu_dot_gflops": None}
     bench.ceilings = nothing if args.no_ceilings else measure.ceilings(bench.device)
     print("ceilings:", bench.ceilings, flush=True)
-    for suite in args.suites.split(","):
-        bench.suite = suite
-        for case in workloads.SUITES[suite]() if suite else []:
-            if args.only in case.label():
-                bench.run_case(case)
-                if args.flushed:
-                    bench.run_case(workloads.dataclasses.replace(case, l2="flushed"))
-    bench.suite = "prefill"
-    for path in args.replay:
-        bench.run_case(workloads.replay_case(path), workloads.read_safetensors(path, bench.device))
+    bench.run_suites([name for name in args.suites.split(",") if name])
     bench.write()
     for kind in ("missing", "skipped", "failures"):
         for text in getattr(bench, kind):
