@@ -18,5 +18,8 @@ struct Suite {
 const std::vector<Suite>& suites();
 
 void run_cpu_suite(SuiteContext* context);
+void run_prefill_suite(SuiteContext* context);
+void run_score_suite(SuiteContext* context);
+void run_select_suite(SuiteContext* context);
 
 }  // namespace keysieve::bench

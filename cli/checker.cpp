@@ -39,7 +39,8 @@ RowSurvey survey_row(const float* scores, int64_t width, int64_t topk) {
   return survey;
 }
 
-/// Scores of row t by the reference, [N].
+}  // namespace
+
 std::vector<float> reference_scores(const Replay& replay, int64_t t) {
   std::vector<float> scores(static_cast<size_t>(replay.num_keys));
   const Problem problem = problem_of(replay, KEYSIEVE_SCORE, 1);
@@ -61,8 +62,6 @@ std::vector<float> reference_scores(const Replay& replay, int64_t t) {
   require_ok("reference", keysieve_run(&problem, &options, &tensors, nullptr));
   return scores;
 }
-
-}  // namespace
 
 void TestOutcome::add(int64_t row, int64_t row_begin, const Verdict& verdict) {
   ++rows;

@@ -49,6 +49,9 @@ TestOutcome test_exact(Session& session, const Selection& selection, int32_t ord
 TestOutcome test_agreement(const Replay& replay, const Selection& selection, double error_constant,
                            const std::vector<int64_t>& rows);
 
+/// Scores of row t by the reference, [N].
+std::vector<float> reference_scores(const Replay& replay, int64_t t);
+
 /// `count` rows spread over all of them, the first and the last among them.
 std::vector<int64_t> spread_rows(int64_t num_rows, int64_t count);
 

@@ -24,6 +24,8 @@ class HostDevice final : public Device {
   void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
 
+  void fill(void* memory, int value, size_t bytes) override { std::memset(memory, value, bytes); }
+
   double time_ms(const std::function<void()>& enqueue) override {
     const auto start = std::chrono::steady_clock::now();
     enqueue();

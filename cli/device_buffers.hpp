@@ -36,6 +36,9 @@ class Device {
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const void* from, size_t bytes) = 0;
 
+  /// Sets every byte; on the stream.
+  virtual void fill(void* memory, int value, size_t bytes) = 0;
+
   /// Device time of what `enqueue` puts on the stream, in milliseconds.
   virtual double time_ms(const std::function<void()>& enqueue) = 0;
 

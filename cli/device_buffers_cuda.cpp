@@ -71,6 +71,10 @@ class CudaDevice final : public Device {
   void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes, cudaMemcpyHostToDevice); }
   void download(void* to, const void* from, size_t bytes) override { copy(to, from, bytes, cudaMemcpyDeviceToHost); }
 
+  void fill(void* memory, int value, size_t bytes) override {
+    require_cuda("fill", cudaMemsetAsync(memory, value, bytes, stream_));
+  }
+
   double time_ms(const std::function<void()>& enqueue) override {
     const Event start = make_event();
     const Event stop = make_event();
