@@ -48,7 +48,7 @@ GpuCase::GpuCase(const Replay& replay, int64_t topk, int32_t device_index)
 keysieve_tensor GpuCase::place(const keysieve_tensor& tensor) {
   keysieve_tensor placed = tensor;
   if (tensor.rank > 0) {
-    inputs_.emplace_back(*device_, static_cast<size_t>(tensor_bytes(tensor)));
+    inputs_.emplace_back(*device_, cli::tensor_bytes(tensor));
     inputs_.back().upload(tensor.data);
     placed.data = inputs_.back().data();
   }

@@ -18,15 +18,6 @@ int64_t element_bytes(int32_t dtype) {
   }
 }
 
-/// Bytes of a dense tensor.
-size_t tensor_bytes(const keysieve_tensor& tensor) {
-  int64_t elements = 1;
-  for (int32_t axis = 0; axis < tensor.rank; ++axis) {
-    elements *= tensor.shape[axis];
-  }
-  return static_cast<size_t>(elements * element_bytes(tensor.dtype));
-}
-
 template <typename T>
 size_t table_bytes(int64_t rows, int64_t columns) {
   return static_cast<size_t>(rows * columns) * sizeof(T);
@@ -70,6 +61,14 @@ void require_space_tensors(const Replay& replay, int32_t index_space) {
 }
 
 }  // namespace
+
+size_t tensor_bytes(const keysieve_tensor& tensor) {
+  int64_t elements = 1;
+  for (int32_t axis = 0; axis < tensor.rank; ++axis) {
+    elements *= tensor.shape[axis];
+  }
+  return static_cast<size_t>(elements * element_bytes(tensor.dtype));
+}
 
 KeyRange key_range(const Replay& replay, int64_t t) {
   const auto bound = [&](const keysieve_tensor& tensor, int64_t absent) {

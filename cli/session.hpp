@@ -50,6 +50,9 @@ KeyRange key_range(const Replay& replay, int64_t t);
 /// Query-key pairs of all rows.
 int64_t valid_pairs(const Replay& replay);
 
+/// Bytes of a dense tensor.
+size_t tensor_bytes(const keysieve_tensor& tensor);
+
 /// Rows [row_begin, row_end) of a tensor whose first axis is rows; an absent tensor stays absent.
 keysieve_tensor rows_of(const keysieve_tensor& tensor, int64_t row_begin, int64_t row_end);
 
