@@ -91,10 +91,6 @@ def prefill_figures(machine, result):
         groups = [(results.shape_text(case)[1].split(", ")[-1].replace("-q4096", ""), {t: row[n]["median_ms"] for n, t, _ in FUSED if n in row}) for case, row in replay]
         out.append(figure("Real activations", "Replay files: inputs of a trained indexer on text, layer by layer.",
                           svg.bar_chart(groups, [(t, c) for _, t, c in FUSED], "ms", lambda v: f"{v:.2f}"), result, machine))
-    few = [(case, row) for case, row in shapes if plain(case) and case["T"] <= 512]
-    if few:
-        groups = [(results.shape_text(case)[0], {t: row[n]["median_ms"] * 1e3 for n, t, _ in FUSED if n in row}) for case, row in few]
-        out.append(figure("Few query rows", "Rows x keys, microseconds of one call.", svg.bar_chart(groups, [(t, c) for _, t, c in FUSED], "us", lambda v: f"{v:.0f}"), result, machine))
     return out
 
 
@@ -118,6 +114,12 @@ def select_figures(machine, result):
         floor = [(case["N"], (case["N"] - (case["T"] - 1) / 2) * case["T"] * 4 / copy / 1e9) for case, _ in shapes if main_shape(case)]
         times.append({"name": "reading the scores once at copy speed", "color": 6, "points": floor, "dashed": True})
     return [figure("Selection alone", "4096 rows of FP32 scores, the best 2048 of each.", svg.line_chart(times, "keys N", "ms", results.count, log_y=True), result, machine)]
+
+
+def few_rows_figures(machine, result):
+    groups = [(results.shape_text(case)[0], {t: row[n]["median_ms"] * 1e3 for n, t, _ in FUSED if n in row}) for case, row in results.by_shape(result)]
+    return [figure("Few query rows", "Rows x keys on contiguous keys, microseconds of one call.",
+                   svg.bar_chart(groups, [(t, c) for _, t, c in FUSED], "us", lambda v: f"{v:.0f}"), result, machine)]
 
 
 def decode_figures(machine, result):
@@ -145,7 +147,7 @@ def other_figures(machine, result):
     return [figure(result["suite"], "Milliseconds of one call.", chart, result, machine)]
 
 
-FIGURES = {"prefill": prefill_figures, "score": score_figures, "select": select_figures, "decode": decode_figures, "grid": grid_figures}
+FIGURES = {"prefill": prefill_figures, "score": score_figures, "select": select_figures, "few-rows": few_rows_figures, "decode": decode_figures, "grid": grid_figures}
 
 
 def tiles(found):

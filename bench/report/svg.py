@@ -41,7 +41,7 @@ def power_ticks(low, high, base):
 
 
 def number(value):
-    return f"{value:.2g}" if abs(value) < 0.1 else f"{value:g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:.2g}" if abs(value) < 0.1 else f"{value:g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def mark(kind, x, y, r=4):
@@ -62,8 +62,11 @@ def axes(x_ticks, y_ticks, x, y, x_title, y_title):
     for value, label in y_ticks:
         at = y(value)
         out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/><text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{esc(label)}</text>')
-    for value, label in x_ticks:
-        out.append(f'<text x="{x(value):.1f}" y="{bottom + 17}" text-anchor="middle">{esc(label)}</text>')
+    places = [x(value) for value, _ in x_ticks]
+    for i, (at, (_, label)) in enumerate(zip(places, x_ticks)):
+        # neighbours too close for two labels under their marks lean away from each other
+        anchor, shift = ("start", -8) if i > 0 and at - places[i - 1] < 36 else ("end", 8) if i + 1 < len(places) and places[i + 1] - at < 36 else ("middle", 0)
+        out.append(f'<text x="{at + shift:.1f}" y="{bottom + 17}" text-anchor="{anchor}">{esc(label)}</text>')
     out.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
     out.append(f'<text class="title" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{esc(x_title)}</text>')
     out.append(f'<text class="title" transform="translate(13 {(TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">{esc(y_title)}</text>')
