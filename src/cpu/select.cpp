@@ -3,6 +3,8 @@
 // with one comparison.
 #include "cpu/kernels.hpp"
 
+// Vectors of unknown length cannot be array elements; Arm processors with SVE run the NEON kernels.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/select.cpp"
 #include "hwy/foreach_target.h"
