@@ -49,16 +49,14 @@ Status choose_isa(const char* config, Isa* isa) noexcept {
     return {};
   }
   char known[128] = "";
-  size_t known_bytes = 0;
   for (int64_t rest = supported; rest != 0; rest &= rest - 1) {
     *isa = isa_of_targets(rest & -rest);
     if (std::strcmp(config, isa->name) == 0) {
       return {};
     }
-    known_bytes += static_cast<size_t>(std::snprintf(known + known_bytes, sizeof(known) - known_bytes, "%s%s",
-                                                     known_bytes == 0 ? "" : ", ", isa->name));
-    if (known_bytes >= sizeof(known)) {
-      break;
+    if (std::strstr(known, isa->name) == nullptr) {
+      std::strncat(known, known[0] == '\0' ? "" : ", ", sizeof(known) - std::strlen(known) - 1);
+      std::strncat(known, isa->name, sizeof(known) - std::strlen(known) - 1);
     }
   }
   return Status::error(KEYSIEVE_UNSUPPORTED, "options.config is \"%s\"; the cpu backend has %s%s on this machine",
