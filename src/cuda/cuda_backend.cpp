@@ -165,10 +165,11 @@ namespace cuda {
 KernelFamilies families_for(Op op) noexcept {
   static constexpr const KernelFamily* kScore[] = {&kScoreSm90};
   static constexpr const KernelFamily* kSelectFamilies[] = {&kSelect};
+  static constexpr const KernelFamily* kScoreSelect[] = {&kScoreThenSelect};
   switch (op) {
     case Op::kScore: return {kScore, static_cast<int32_t>(std::size(kScore))};
     case Op::kSelect: return {kSelectFamilies, static_cast<int32_t>(std::size(kSelectFamilies))};
-    case Op::kScoreSelect: return {};
+    case Op::kScoreSelect: return {kScoreSelect, static_cast<int32_t>(std::size(kScoreSelect))};
   }
   return {};
 }

@@ -32,5 +32,6 @@ KernelFamilies families_for(Op op) noexcept;
 
 extern const KernelFamily kScoreSm90;
 extern const KernelFamily kSelect;
+extern const KernelFamily kScoreThenSelect;
 
 }  // namespace keysieve::cuda
