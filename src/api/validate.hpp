@@ -24,6 +24,9 @@ Status validate_options(const keysieve_options* options, Options& out) noexcept;
 Status validate_tensors(const keysieve_tensors* tensors, const Problem& problem, size_t workspace_min_bytes,
                         Call& out) noexcept;
 
+/// No version of a struct will be larger.
+inline constexpr size_t kMostStructBytes = 16384;
+
 /// Copies a versioned struct: fields the caller does not know become 0, fields this library does not know must be 0.
 template <typename Struct>
 Status read_struct(const Struct* given, const char* name, size_t first_version_bytes, Struct& out) noexcept {
@@ -34,6 +37,10 @@ Status read_struct(const Struct* given, const char* name, size_t first_version_b
   if (bytes < first_version_bytes) {
     return Status::error(KEYSIEVE_INVALID_ARGUMENT, "%s.struct_size is %zu, expected sizeof = %zu", name, bytes,
                          sizeof(Struct));
+  }
+  if (bytes > kMostStructBytes) {  // an uninitialised field, not a newer caller
+    return Status::error(KEYSIEVE_INVALID_ARGUMENT, "%s.struct_size is %zu, expected sizeof = %zu, at most %zu", name,
+                         bytes, sizeof(Struct), kMostStructBytes);
   }
   const auto* raw = reinterpret_cast<const unsigned char*>(given);
   for (size_t i = sizeof(Struct); i < bytes; ++i) {

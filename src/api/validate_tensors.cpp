@@ -422,6 +422,9 @@ Status validate_tensors(const keysieve_tensors* tensors, const Problem& problem,
                         Call& out) noexcept {
   keysieve_tensors in = {};
   KEYSIEVE_RETURN_IF_ERROR(read_struct(tensors, "tensors", sizeof(keysieve_tensors), in));
+  if (in.reserved != 0) {
+    return Status::error(KEYSIEVE_INVALID_ARGUMENT, "tensors.reserved is %u, expected 0", in.reserved);
+  }
   return CallBuilder(in, problem, out).build(workspace_min_bytes);
 }
 
