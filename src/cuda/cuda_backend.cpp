@@ -6,6 +6,7 @@
 
 #include "core/backend.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/pointer_check.hpp"
 #include "cuda/raii.hpp"
 
 namespace keysieve {
@@ -153,6 +154,7 @@ class CudaBackend final : public Backend {
     KEYSIEVE_RETURN_IF_ERROR(find_device(call.problem.device_index, &device));
     const cuda::DeviceGuard guard(device.index);
     KEYSIEVE_RETURN_IF_ERROR(guard.status());
+    KEYSIEVE_RETURN_IF_ERROR(cuda::check_pointers(call, device.index));
     return family->launch(call, device);
   }
 };
