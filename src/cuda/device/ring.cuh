@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 
 #include "core/ring_cursor.hpp"
 #include "cuda/ptx/mbarrier.cuh"
