@@ -33,6 +33,8 @@ else()
 endif()
 
 if(KEYSIEVE_WITH_CUDA)
+  # The driver API's types come with the toolkit; its functions are looked up at run time, so nothing links libcuda.
+  find_package(CUDAToolkit REQUIRED)
   message(STATUS "keysieve: CUDA backend for sm_90a with nvcc ${CMAKE_CUDA_COMPILER_VERSION}")
 elseif(KEYSIEVE_CUDA STREQUAL "ON")
   message(FATAL_ERROR "keysieve: KEYSIEVE_CUDA is ON, but ${KEYSIEVE_CUDA_REASON}")
