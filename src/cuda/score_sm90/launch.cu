@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // score_sm90 as a kernel family of the backend: what it takes and which configuration runs.
 #include <cstdio>
+#include <cstring>
 #include <tuple>
 
 #include "cuda/kernels.hpp"
@@ -24,7 +25,13 @@ bool is_built(const Problem& problem, std::tuple<Tiles...>*) {
   return (matches<Tiles>(problem.num_heads, problem.head_dim) || ...);
 }
 
-Status supports(const Problem& problem, const Options&) noexcept {
+constexpr const char* kName = "score_sm90";
+
+Status supports(const Problem& problem, const Options& options) noexcept {
+  if (options.config != nullptr && std::strcmp(options.config, kName) != 0) {
+    return Status::error(KEYSIEVE_UNSUPPORTED, "options.config is \"%s\"; score on CUDA has \"%s\"", options.config,
+                         kName);
+  }
   constexpr const char* kTakes =
       "score on CUDA takes contiguous e4m3 keys with e4m3 queries, H 8, 16, 32, 64 or 128, D 64 or 128";
   if (problem.q_dtype != Dtype::kE4m3 || problem.k_dtype != Dtype::kE4m3) {
@@ -47,9 +54,9 @@ WorkspaceSize workspace(const Problem&, const Options&, const DeviceInfo&) noexc
 void explain(const Problem& problem, const Options& options, const DeviceInfo& device, char* text,
              size_t capacity) noexcept {
   const ScoreConfig config = choose_score_config(problem, options, device);
-  std::snprintf(text, capacity, "score_sm90 e4m3 H=%d D=%d scores=%s: tile %d keys x %d queries, %d CTAs", config.heads,
-                config.head_dim, config.bf16_scores ? "bf16" : "f32", kScoreTileKeys, config.queries_per_block,
-                config.num_ctas);
+  std::snprintf(text, capacity, "%s: e4m3 H=%d D=%d, %s scores, tile of %d keys x %d queries, %d CTAs", kName,
+                config.heads, config.head_dim, config.bf16_scores ? "bf16" : "f32", kScoreTileKeys,
+                config.queries_per_block, config.num_ctas);
 }
 
 template <class Tile>
