@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "core/bf16.hpp"
+#include "core/ordering.hpp"
 #include "support/accuracy.hpp"
 #include "support/checks.hpp"
 
@@ -33,6 +34,19 @@ Tensor expected_scores(const Inputs& inputs, const Tensor& full, int32_t dtype, 
     }
   }
   return out;
+}
+
+/// First score that is not the same number; the sign of a zero is each backend's own.
+std::string first_unequal(const Tensor& actual, const Tensor& expected) {
+  for (int64_t t = 0; t < actual.shape(0); ++t) {
+    for (int64_t n = 0; n < actual.shape(1); ++n) {
+      if (ordered_bits(actual.value<float>(t, n)) != ordered_bits(expected.value<float>(t, n))) {
+        return "scores[" + std::to_string(t) + "," + std::to_string(n) + "] is " +
+               std::to_string(actual.value<float>(t, n)) + ", expected " + std::to_string(expected.value<float>(t, n));
+      }
+    }
+  }
+  return {};
 }
 
 TEST_P(Score, LayoutsAndTypes) {
@@ -93,8 +107,8 @@ TEST_P(Score, SelectOfBothLayoutsIsTheSame) {
   }
 }
 
-/// Inputs whose every partial sum is exact: the scores of all backends are the reference's, bit for bit.
-TEST_P(Score, ExactArithmeticGivesTheReferencesBits) {
+/// Inputs whose every partial sum is exact: the scores of all backends are the reference's.
+TEST_P(Score, ExactArithmeticGivesTheReferencesScores) {
   uint64_t seed = 4200;
   Runner runner(GetParam());
   for (const KeyType type : kKeyTypes) {
@@ -114,7 +128,7 @@ TEST_P(Score, ExactArithmeticGivesTheReferencesBits) {
         }
         const Tensor reference = reference_scores(inputs, rows);
         if (takes(runner, as_score(inputs))) {
-          EXPECT_EQ(compare_scores(run_ok(runner, as_score(inputs)).scores, reference), "");
+          EXPECT_EQ(first_unequal(run_ok(runner, as_score(inputs)).scores, reference), "");
         }
         if (takes(runner, inputs)) {  // hence index for index
           EXPECT_EQ(compare_selections(inputs, run_ok(runner, inputs), select_oracle(inputs, reference)), "");

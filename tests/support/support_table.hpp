@@ -3,6 +3,7 @@
 // support cannot shrink unnoticed; others count as refused and are summed up at the end.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 #include "keysieve/keysieve.h"
@@ -28,7 +29,7 @@ inline bool cuda_must_support(const keysieve_problem& problem) {
   }
   const bool plain_keys = problem.k_dtype == KEYSIEVE_E4M3 && problem.key_layout == KEYSIEVE_KEYS_CONTIGUOUS;
   const bool tile = one_of(problem.num_heads, {8, 16, 32, 64, 128}) && one_of(problem.head_dim, {64, 128});
-  return problem.op == KEYSIEVE_SCORE && plain_keys && tile;
+  return plain_keys && tile;
 }
 
 inline bool must_support(const std::string& backend, const keysieve_problem& problem) {
