@@ -78,14 +78,18 @@ Contender fused_contender(Session& session, const Case& inputs, double flop, con
 }
 
 /// Our own score, then our own select, with the [T,N] scores between them.
-Contender own_pair_contender(Session& session, const Case& inputs, double flop) {
+Contender own_pair_contender(Session& session, cli::ScoreThenSelect& pair, const Case& inputs, double flop) {
   Contender contender;
   contender.who = "own_pair";
   contender.variant = "score, then select";
   contender.inputs = inputs;
   contender.flop = flop;
-  contender.sample_ms = [&session] {
-    return session.device().time_ms([&session] { session.score_then_select(0, session.replay().num_rows); });
+  contender.sample_ms = [&session, &pair] { return session.device().time_ms([&pair] { pair.enqueue(); }); };
+  contender.check = [&session, &pair] {  // the reference judges score_select, which must hold the same keys
+    pair.enqueue();
+    const Selection fused = session.select();
+    const Selection own = pair.download().selection;
+    return own.indices == fused.indices && own.counts == fused.counts;
   };
   return contender;
 }
@@ -204,9 +208,10 @@ void run_case(const CpuCase& cpu_case, SuiteContext* context) {
   Session session(replay, options);
   const double flop = 2.0 * static_cast<double>(inputs.H * inputs.D) * static_cast<double>(cli::valid_pairs(replay));
 
+  cli::ScoreThenSelect own_pair(session, 0, replay.num_rows);
   std::vector<Contender> contenders;
   contenders.push_back(fused_contender(session, inputs, flop, kPublicPair ? "openblas_pair" : "own_pair"));
-  contenders.push_back(own_pair_contender(session, inputs, flop));
+  contenders.push_back(own_pair_contender(session, own_pair, inputs, flop));
 #if defined(KEYSIEVE_WITH_OPENBLAS)
   OpenblasContender public_pair(replay, inputs.K, context->threads);
   contenders.push_back(public_pair.contender(inputs, flop));

@@ -85,7 +85,9 @@ TestOutcome test_exact(Session& session, const Selection& selection, int32_t ord
   Progress progress("exact", replay.num_rows);
   for (int64_t begin = 0; begin < replay.num_rows; begin += block_rows) {
     const int64_t end = std::min(begin + block_rows, replay.num_rows);
-    const Session::RowBlock block = session.score_then_select(begin, end);
+    ScoreThenSelect pair(session, begin, end);
+    pair.enqueue();
+    const ScoreThenSelect::Result block = pair.download();
     for (int64_t t = begin; t < end; ++t) {
       outcome.add(t, key_range(replay, t).begin, check_exact(selection.row(t), block.selection.row(t - begin), order));
     }

@@ -253,45 +253,4 @@ std::vector<double> Session::time_select(int warmup, int repeats) {
   return samples;
 }
 
-Session::RowBlock Session::score_then_select(int64_t row_begin, int64_t row_end) {
-  const int64_t num_rows = row_end - row_begin;
-  const DeviceBuffer scores(*device_, table_bytes<float>(num_rows, replay_.num_keys));
-  Problem problem = problem_of(replay_, KEYSIEVE_SCORE, num_rows);
-  problem.device_type = backend_.device_type;
-  problem.device_index = options_.device_index;
-
-  Tensors tensors;
-  tensors.q = rows_of(tensors_.q, row_begin, row_end);
-  tensors.weights = rows_of(tensors_.weights, row_begin, row_end);
-  tensors.k = tensors_.k;
-  tensors.k_scale = tensors_.k_scale;
-  tensors.row_start = rows_of(tensors_.row_start, row_begin, row_end);
-  tensors.row_end = rows_of(tensors_.row_end, row_begin, row_end);
-  tensors.scores = make_view(scores.data(), KEYSIEVE_F32, {num_rows, replay_.num_keys});
-  const keysieve_options library = library_options();
-  const auto run_with_workspace = [&](const Problem& step) {
-    size_t bytes = 0;
-    require_ok("workspace", keysieve_workspace_size(&step, &library, nullptr, &bytes));
-    const DeviceBuffer workspace(*device_, bytes);
-    tensors.workspace = workspace.data();
-    tensors.workspace_bytes = workspace.bytes();
-    device_->time_ms([&] { run(step, tensors); });  // waits for the device
-  };
-  run_with_workspace(problem);
-
-  problem.op = KEYSIEVE_SELECT;
-  problem.topk = options_.topk;
-  problem.order = options_.order;
-  const OutputBuffers outputs = make_outputs(num_rows);
-  attach_outputs(tensors, outputs, num_rows, false);
-  tensors.q = tensors.k = tensors.k_scale = tensors.weights = {};
-  run_with_workspace(problem);
-
-  RowBlock block;
-  block.scores.resize(static_cast<size_t>(num_rows * replay_.num_keys));
-  scores.download(block.scores.data());
-  block.selection = download(outputs, num_rows, false);
-  return block;
-}
-
 }  // namespace keysieve::cli

@@ -86,14 +86,8 @@ class Session {
   /// Device times of score_select, in milliseconds; a call under 100 us is timed as many.
   std::vector<double> time_select(int warmup, int repeats);
 
-  /// score, then select on its result, for some of the rows.
-  struct RowBlock {
-    std::vector<float> scores;  // [rows, N]: column n is key n
-    Selection selection;        // row-relative indices
-  };
-  RowBlock score_then_select(int64_t row_begin, int64_t row_end);
-
  private:
+  friend class ScoreThenSelect;
   struct OutputBuffers {
     DeviceBuffer indices, row_indices, scores, counts;
   };
@@ -114,6 +108,37 @@ class Session {
   Tensors tensors_;  // inputs on the device
   OutputBuffers outputs_;
   DeviceBuffer workspace_;
+};
+
+/// score into a [rows, N] buffer, then select on it, for some of a session's rows: what score_select must equal bit for
+/// bit, and the unfused pair that it is timed against.
+class ScoreThenSelect {
+ public:
+  ScoreThenSelect(Session& session, int64_t row_begin, int64_t row_end);
+
+  /// Both calls; no copy, no wait on a device.
+  void enqueue();
+
+  /// Waits, and copies the results of the last enqueue.
+  struct Result {
+    std::vector<float> scores;  // [rows, N]: column n is key n
+    Selection selection;        // row-relative indices
+  };
+  [[nodiscard]] Result download() const;
+
+ private:
+  void attach_workspaces();
+
+  Session& session_;
+  int64_t num_rows_;
+  Problem score_;
+  Problem select_;
+  Tensors score_tensors_;
+  Tensors select_tensors_;
+  DeviceBuffer scores_;
+  Session::OutputBuffers outputs_;
+  DeviceBuffer score_workspace_;
+  DeviceBuffer select_workspace_;
 };
 
 }  // namespace keysieve::cli

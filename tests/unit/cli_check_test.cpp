@@ -75,7 +75,9 @@ std::vector<float> last_row_scores(const SyntheticSpec& spec) {
   const Synthetic synthetic(spec);
   const Replay replay = synthetic.replay();
   Session session(replay, reference_options(1));
-  return session.score_then_select(replay.num_rows - 1, replay.num_rows).scores;
+  ScoreThenSelect pair(session, replay.num_rows - 1, replay.num_rows);
+  pair.enqueue();
+  return pair.download().scores;
 }
 
 TEST(Synthetic, HasTheScoresItNames) {
