@@ -43,7 +43,10 @@ void generate(const GenArguments& arguments) {
     throw Failure(kExitBadInput, "gen", fmt::format("{:.3g} elements are too many for a file", elements));
   }
   const Synthetic synthetic(spec);
-  require_ok("gen", write_safetensors(arguments.path, synthetic.tensors(), synthetic.metadata()));
+  const Status status = write_safetensors(arguments.path, synthetic.tensors(), synthetic.metadata());
+  if (!status.ok()) {
+    throw Failure(kExitFault, "gen", status.message());
+  }
   size_t bytes = 0;
   for (const FileTensor& tensor : synthetic.tensors()) {
     bytes += tensor.bytes;

@@ -66,7 +66,9 @@ void save_selection(const std::string& path, const Selection& selection, const S
                                  {"topk", std::to_string(selection.topk)},
                                  {"index_space", index_space_name(options.index_space)},
                                  {"order", order_name(options.order)}};
-  require_ok("output", write_safetensors(path, std::move(tensors), metadata));
+  if (const Status status = write_safetensors(path, std::move(tensors), metadata); !status.ok()) {
+    throw Failure(kExitFault, "output", status.message());
+  }
 }
 
 SavedSelection load_selection(const std::string& path, const Replay& replay, int32_t index_space) {

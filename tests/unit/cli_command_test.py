@@ -82,7 +82,8 @@ class Command(unittest.TestCase):
         plain = self.folder / "plain"
         plain.write_text("these are not the tensors\n" * 9)
         self.assertIn("limit", self.fails(2, "run", plain))
-        self.fails(4 if os.geteuid() else 2, "run", self.small(), "--backend", "reference", "--out", "/proc/none/x")
+        self.fails(4, "run", self.small(), "--backend", "reference", "--out", self.folder / "no/such/folder")
+        self.fails(4, "gen", self.folder / "no/such/folder", *SMALL)
 
     def test_unavailable(self):
         self.assertIn("not in this build", self.fails(3, "run", self.small(), "--backend", "abacus"))
