@@ -12,11 +12,12 @@ namespace {
 #if defined(KEYSIEVE_SMALL_TESTS)
 constexpr int kRepeats = 4;
 constexpr int kCalls = 25;
+constexpr int64_t kWork = 50'000'000;
 #else
 constexpr int kRepeats = 20;
 constexpr int kCalls = 500;
-#endif
 constexpr int64_t kWork = 300'000'000;
+#endif
 
 /// Ties at the cut go to the lowest keys, every time, whatever runs beside.
 TEST_P(Cases, B54_SameSetEveryTime) {
