@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/cuda_test.hpp"
 
+#include <cstring>
+
 namespace keysieve::test {
 
 void CudaCases::SetUp() {
@@ -27,7 +29,22 @@ std::vector<Inputs> CudaCases::operations(const Inputs& score_select) {
   return taken;
 }
 
+namespace {
+
+/// True if two outputs hold the same bytes: the common case, and a hundred times faster than to compare values.
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.image_bytes() == b.image_bytes() &&
+         (a.image_bytes() == 0 || std::memcmp(a.image(), b.image(), a.image_bytes()) == 0);
+}
+
+}  // namespace
+
 void CudaCases::expect_same(const Inputs& inputs, const Outputs& actual, const Outputs& expected) {
+  if (same_bytes(actual.scores, expected.scores) && same_bytes(actual.indices, expected.indices) &&
+      same_bytes(actual.top_scores, expected.top_scores) && same_bytes(actual.out_count, expected.out_count) &&
+      same_bytes(actual.row_indices, expected.row_indices) && same_bytes(actual.cand_out, expected.cand_out)) {
+    return;
+  }
   if (inputs.problem.op == KEYSIEVE_SCORE) {
     EXPECT_EQ(compare_scores(actual.scores, expected.scores), "");
   } else {
