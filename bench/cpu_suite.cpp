@@ -5,6 +5,7 @@
 #include <chrono>
 #include <fmt/format.h>
 #include <memory>
+#include <thread>
 
 #include "checker.hpp"
 #include "core/bf16.hpp"
@@ -154,7 +155,10 @@ class OpenblasContender {
     contender.sample_ms = [this] {
       const auto start = std::chrono::steady_clock::now();
       times_ = pair_->run(selection_.row_indices.data());
-      return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+      const auto stop = std::chrono::steady_clock::now();
+      // OpenBLAS's idle threads spin for 2^26 cycles: they would take a core from whoever is timed next.
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      return std::chrono::duration<double, std::milli>(stop - start).count();
     };
     contender.check = [this] {
       pair_->run(selection_.row_indices.data());
