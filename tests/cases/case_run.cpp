@@ -28,7 +28,7 @@ int64_t case_work_limit(const std::string& backend) {
     return INT64_MAX;
   }
 #if defined(KEYSIEVE_SMALL_TESTS)
-  return backend == "reference" ? 5'000'000 : 200'000'000;
+  return backend == "reference" ? 5'000'000 : 60'000'000;
 #else
   return backend == "reference" ? 20'000'000 : 200'000'000'000;
 #endif

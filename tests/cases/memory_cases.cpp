@@ -50,13 +50,18 @@ TEST_P(Cases, B45_PoisonedBuffers) {
   cases.insert(cases.end(), bounds.begin(), bounds.end());
   const bool reference = GetParam() == "reference";  // slow, and without a workspace
   std::vector<Poison> poisons = {Poison::kRandom};
+#if defined(KEYSIEVE_SMALL_TESTS)
+  const int64_t work_limit = reference ? 1'000'000 : 4'000'000;
+#else
+  const int64_t work_limit = reference ? 2'000'000 : 30'000'000;
   if (!reference) {
     poisons.insert(poisons.end(), {Poison::kFF, Poison::k7F});
   }
+#endif
   for (const Poison poison : poisons) {
     for (const PoisonedCase& poisoned : cases) {
       SCOPED_TRACE(std::string(poisoned.id) + " poison " + std::to_string(static_cast<int>(poison)));
-      CaseRun run(GetParam(), reference ? 2'000'000 : 30'000'000);
+      CaseRun run(GetParam(), work_limit);
       run.settings().poison = poison;
       poisoned.run(run);
     }
