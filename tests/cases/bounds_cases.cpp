@@ -7,6 +7,9 @@
 #include "cases/case_run.hpp"
 
 namespace keysieve::test {
+
+KEYSIEVE_FOR_EACH_BACKEND(Cases);
+
 namespace {
 
 bool any_key(int64_t /*n*/) {

@@ -5,8 +5,6 @@
 
 namespace keysieve::test {
 
-KEYSIEVE_FOR_EACH_BACKEND(Cases);
-
 namespace {
 
 /// Multiply-adds of a case that is cut down.

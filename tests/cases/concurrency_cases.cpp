@@ -7,6 +7,9 @@
 #include "cases/case_run.hpp"
 
 namespace keysieve::test {
+
+KEYSIEVE_FOR_EACH_BACKEND(Cases);
+
 namespace {
 
 #if defined(KEYSIEVE_SMALL_TESTS)
