@@ -70,7 +70,10 @@ std::string fields(const std::vector<std::pair<std::string, std::string>>& rows)
   }
   std::string text;
   for (const auto& [name, value] : rows) {
-    text += name + std::string(width - text_width(name) + 2, ' ') + value + "\n";
+    text += name;
+    text.append(width - text_width(name) + 2, ' ');
+    text += value;
+    text += '\n';
   }
   return text;
 }

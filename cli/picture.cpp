@@ -152,7 +152,8 @@ std::string axes(const PictureInput& input, double plot_top, double plot_height)
     out += fmt::format("<path d=\"M{0:.1f} {1:.1f}h-6\" stroke=\"{2}\"/>\n", static_cast<double>(kLeft), y, kText);
     out += label(static_cast<double>(kLeft) - 10, y + 4, "end", 12, tick_text(row, row_step));
   }
-  out += label(static_cast<double>(kLeft + kPlotWidth / 2), bottom + 38, "middle", 13, "key (1K = 1,024)");
+  out += label(static_cast<double>(kLeft) + 0.5 * static_cast<double>(kPlotWidth), bottom + 38, "middle", 13,
+               "key (1K = 1,024)");
   out += fmt::format(
       "<text transform=\"translate(18 {:.1f}) rotate(-90)\" text-anchor=\"middle\" font-size=\"13\">query row</text>\n",
       plot_top + plot_height / 2);

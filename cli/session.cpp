@@ -247,6 +247,7 @@ std::vector<double> Session::time_select(int warmup, int repeats) {
     last_ms = device_->time_ms(call);
   }
   std::vector<double> samples;
+  samples.reserve(static_cast<size_t>(std::max(repeats, 0)));
   for (int i = 0; i < repeats; ++i) {
     samples.push_back(last_ms < kShortCallMs ? device_->time_graph_ms(call, kCallsPerGraph) : device_->time_ms(call));
   }

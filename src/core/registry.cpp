@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/backend.hpp"
-
 #include <iterator>
+
+#include "core/backend.hpp"
 
 namespace keysieve {
 

@@ -59,10 +59,10 @@ Status check_entry(const HeaderEntry& entry, uint64_t header_bytes, uint64_t dat
     return invalid_argument("tensor %s: ends at byte %llu of the data, but the file has %llu: truncated?", name.c_str(),
                             end, static_cast<unsigned long long>(data_bytes));
   }
-  if ((kLengthBytes + header_bytes + entry.begin) % file_dtype_bytes(entry.dtype) != 0) {
+  const unsigned long long file_offset = kLengthBytes + header_bytes + entry.begin;
+  if (file_offset % file_dtype_bytes(entry.dtype) != 0) {
     return invalid_argument("tensor %s: begins at byte %llu of the file, which is not aligned to %s", name.c_str(),
-                            static_cast<unsigned long long>(kLengthBytes + header_bytes + entry.begin),
-                            file_dtype_name(entry.dtype));
+                            file_offset, file_dtype_name(entry.dtype));
   }
   return {};
 }
