@@ -15,7 +15,8 @@ from ._call import Options
 from ._errors import (DeviceError, InvalidArgumentError, KeysieveError, UnavailableError, UnsupportedError, WorkspaceTooSmallError)
 from ._functions import (Backend, Selection, backends, explain, register_torch, scores, select, supported, topk_paged, topk_ragged,
                          version, workspace_size)
+from ._indexer import indexer_topk, quantize_fp8, quantize_mxfp4
 
 __all__ = ["Backend", "DeviceError", "InvalidArgumentError", "KeysieveError", "Options", "Selection", "UnavailableError", "UnsupportedError",
-           "WorkspaceTooSmallError", "backends", "explain", "register_torch", "scores", "select", "supported", "topk_paged",
-           "topk_ragged", "version", "workspace_size"]
+           "WorkspaceTooSmallError", "backends", "explain", "indexer_topk", "quantize_fp8", "quantize_mxfp4", "register_torch", "scores",
+           "select", "supported", "topk_paged", "topk_ragged", "version", "workspace_size"]

@@ -105,7 +105,7 @@ def _operand_dtype(q: View, k: View, k_scale: Optional[View], paged: bool, name:
     if k.dtype in _RAW_CODES:
         raise InvalidArgumentError(f"{name}.dtype is {k.dtype}, expected {_EXPECTED['k']}; MXFP4 keys have a k_scale of uint8, and dtype= says "
                                    "what raw bytes hold")
-    return "bf16" if k.dtype == "bfloat16" else "e4m3"
+    return "e4m3"
 
 
 def _as_pages(name: str, k: View) -> View:
