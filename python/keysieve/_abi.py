@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """include/keysieve/keysieve.h in Python: values of its enumerations, layouts of its structs, and packing them.
 
-Structs are packed to `bytes` and handed over by address: one call of `struct` costs a tenth of filling a ctypes structure field
-by field.  tests/python/test_abi.py compares this file with the header.
+Structs are packed to `bytes` and handed over by address, so that a prepared call is a few pieces of bytes.
+tests/python/test_abi.py compares this file with the header.
 """
 import ctypes
 import struct
@@ -46,12 +46,11 @@ PROBLEM = struct.Struct("@" + "".join(code for _, code in PROBLEM_FIELDS))
 OPTIONS = struct.Struct("@" + "".join(code for _, code in OPTIONS_FIELDS))
 TENSOR = struct.Struct("@Pii4q4q")  # data, dtype, rank, shape, stride
 TENSORS_HEAD = struct.Struct("@II")  # struct_size, reserved
-WORKSPACE = struct.Struct("@PN")
-TENSORS_SIZE = TENSORS_HEAD.size + TENSOR.size * len(TENSOR_NAMES) + WORKSPACE.size
+TENSORS_SIZE = TENSORS_HEAD.size + TENSOR.size * len(TENSOR_NAMES) + struct.calcsize("@PN")  # workspace, workspace_bytes
 BACKEND_INFO = struct.Struct("@Iiii32s224s")
+POINTER_SIZE = struct.calcsize("P")
 
 ABSENT = bytes(TENSOR.size)
-_HEAD = TENSORS_HEAD.pack(TENSORS_SIZE, 0)
 _ZEROS = tuple((0,) * (MAX_RANK - rank) for rank in range(MAX_RANK + 1))
 
 
@@ -59,11 +58,6 @@ def pack_tensor(data, dtype, shape, strides):
     """A keysieve_tensor of rank 1..4; strides count elements."""
     zeros = _ZEROS[len(shape)]
     return TENSOR.pack(data, dtype, len(shape), *shape, *zeros, *strides, *zeros)
-
-
-def pack_tensors(parts, workspace, workspace_bytes):
-    """A keysieve_tensors of the packed tensors `parts`, in the order of TENSOR_NAMES."""
-    return b"".join((_HEAD, *parts, WORKSPACE.pack(workspace, workspace_bytes)))
 
 
 def _pack_fields(layout, fields, values):

@@ -6,7 +6,7 @@ import sys
 from typing import Any, Dict, Optional, Tuple
 
 from . import _abi
-from ._call import Settings, View, run
+from ._call import Form, Settings, prepare, run, workspace_bytes
 from ._errors import InvalidArgumentError
 
 _TYPES = {"f4": "float32", "i4": "int32", "u4": "uint32", "u1": "uint8", "i1": "int8", "u2": "uint16", "i2": "int16", "u8": "uint64",
@@ -28,8 +28,8 @@ def _dtype_name(array: Any, typestr: str) -> str:
     return name if isinstance(name, str) else _TYPES.get(typestr[1:], typestr)
 
 
-def view(name: str, array: Any, output: bool = False) -> View:
-    """A view of an array's memory."""
+def form(name: str, array: Any, output: bool = False) -> Tuple[Form, int]:
+    """An array's form and address."""
     interface, device_type = _interface(name, array)
     data, read_only = interface["data"]
     if output and read_only:
@@ -51,7 +51,7 @@ def view(name: str, array: Any, output: bool = False) -> View:
     ordinal = 0
     if device_type == _abi.CUDA:
         ordinal = int(getattr(getattr(array, "device", None), "id", 0))
-    return View(data or 0, _dtype_name(array, typestr), shape, strides, (device_type, ordinal))
+    return Form(_dtype_name(array, typestr), shape, strides, (device_type, ordinal)), data or 0
 
 
 def _library_of(array: Any, name: str) -> Any:
@@ -83,15 +83,16 @@ def empty(like: Any, shape: Tuple[int, ...], dtype: str) -> Any:
 def call(op: str, tensors: Dict[str, Any], settings: Settings, workspace: Any) -> None:
     """Runs an operation on arrays; on CUDA, on the stream that the first array's interface names."""
     outputs = _abi.OUTPUT_NAMES | {"scores"} if op == "score" else _abi.OUTPUT_NAMES
-    views = {name: view(name, array, name in outputs) for name, array in tensors.items() if array is not None}
+    given = [(name, *form(name, array, name in outputs)) for name, array in tensors.items() if array is not None]
+    prepared = prepare(op, tuple((name, array_form) for name, array_form, _ in given), settings)
     first = tensors["scores" if op == "select" else "q"]
-
-    def allocate(num_bytes: int) -> Tuple[int, Any]:
-        if num_bytes == 0:
-            return 0, None
-        owner = empty(first, (num_bytes,), "uint8")
-        return view("workspace", owner).data, owner
-
+    if workspace is None:
+        num_bytes = prepared.workspace_bytes
+        workspace = empty(first, (num_bytes,), "uint8") if num_bytes else None
+        address = 0 if workspace is None else form("workspace", workspace)[1]
+    else:
+        workspace_form, address = form("workspace", workspace, True)
+        num_bytes = workspace_bytes(workspace_form, prepared.device)
     interface, device_type = _interface("q", first)
     stream: Optional[int] = interface.get("stream") if device_type == _abi.CUDA else None
-    run(op, views, settings, None if workspace is None else view("workspace", workspace, True), allocate, stream)
+    run(prepared, [*(data for _, _, data in given), address, num_bytes], stream)

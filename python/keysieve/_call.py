@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From views of tensors to one call of the C ABI.
+"""From the forms of tensors to one call of the C ABI.
+
+A form is all but the address.  What follows from forms and settings alone (checks, the packed structs, the size of the workspace)
+is prepared once and kept, so that a call of known shapes only fills in addresses.
 
 Checked here is what the ABI cannot see: names of options, devices of tensors, ranks that decide the problem's sizes, and which
 format raw bytes hold.  Every other check is the library's.
@@ -8,16 +11,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+import sys
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import _abi, _library
 from ._errors import InvalidArgumentError
 
 
-class View(NamedTuple):
-    """A tensor or array, seen by its memory."""
+class Form(NamedTuple):
+    """A tensor or array, all but its address."""
 
-    data: int  # address
     dtype: str
     shape: Tuple[int, ...]
     strides: Tuple[int, ...]  # elements
@@ -75,18 +78,18 @@ def choose(name: str, value: Any, table: Dict[str, Any]) -> Any:
         raise InvalidArgumentError(f"{name} is {value!r}, expected one of {', '.join(map(repr, table))}") from None
 
 
-def expect_rank(name: str, view: View, *axes: str) -> None:
+def expect_rank(name: str, form: Form, *axes: str) -> None:
     """Axes: one text a legal rank, such as "[T,H,D]"."""
     ranks = [text.count(",") + 1 for text in axes]
-    if len(view.shape) not in ranks:
-        raise InvalidArgumentError(f"{name}.rank is {len(view.shape)}, expected {' or '.join(map(str, ranks))}: {' or '.join(axes)}")
+    if len(form.shape) not in ranks:
+        raise InvalidArgumentError(f"{name}.rank is {len(form.shape)}, expected {' or '.join(map(str, ranks))}: {' or '.join(axes)}")
 
 
-def _raw(view: View, code: int) -> bool:
-    return _RAW_CODES.get(view.dtype) == code
+def _raw(form: Form, code: int) -> bool:
+    return _RAW_CODES.get(form.dtype) == code
 
 
-def _operand_dtype(q: View, k: View, k_scale: Optional[View], paged: bool, name: str) -> str:
+def _operand_dtype(q: Form, k: Form, k_scale: Optional[Form], paged: bool, name: str) -> str:
     """The key of OPERAND_DTYPES that the operands' own dtypes say."""
     if q.dtype in _RAW_CODES:
         raise InvalidArgumentError(f"q.dtype is {q.dtype}, expected {_EXPECTED['q']}, or dtype= to say what raw bytes hold")
@@ -108,7 +111,7 @@ def _operand_dtype(q: View, k: View, k_scale: Optional[View], paged: bool, name:
     return "e4m3"
 
 
-def _as_pages(name: str, k: View) -> View:
+def _as_pages(name: str, k: Form) -> View:
     """Pages as bytes [num_pages, page bytes]: the axes of a page are merged, [num_pages, 64, 1, D + 4] is as good."""
     if len(k.shape) < 2:
         raise InvalidArgumentError(f"{name}.rank is {len(k.shape)}, expected 2 or more: [num_pages, page bytes]")
@@ -120,18 +123,18 @@ def _as_pages(name: str, k: View) -> View:
         if extent > 1 and stride != size:
             raise InvalidArgumentError(f"{name}.stride is {list(k.strides)} for shape {list(k.shape)}, expected contiguous pages")
         size *= extent
-    return View(k.data, "uint8", (k.shape[0], size * item), (k.strides[0] * item, 1), k.device)
+    return Form("uint8", (k.shape[0], size * item), (k.strides[0] * item, 1), k.device)
 
 
-def _code(name: str, view: View, expected_code: Optional[int]) -> int:
-    """The keysieve_dtype of a view; raw bytes are what the operation expects."""
-    if expected_code is not None and _raw(view, expected_code):
+def _code(name: str, form: Form, expected_code: Optional[int]) -> int:
+    """The keysieve_dtype of a form; raw bytes are what the operation expects."""
+    if expected_code is not None and _raw(form, expected_code):
         return expected_code
-    if name == "stats" and view.dtype == "int64":
+    if name == "stats" and form.dtype == "int64":
         return _abi.U64
-    code = _CODES.get(view.dtype)
+    code = _CODES.get(form.dtype)
     if code is None:
-        raise InvalidArgumentError(f"{name}.dtype is {view.dtype}, expected {_EXPECTED.get(name, 'int32')}")
+        raise InvalidArgumentError(f"{name}.dtype is {form.dtype}, expected {_EXPECTED.get(name, 'int32')}")
     return code
 
 
@@ -150,7 +153,7 @@ def plan(problem_values: Tuple[int, ...], options: Options) -> Tuple[bytes, Opti
     return problem, packed_options, sizes[0], sizes[1], kept
 
 
-def _table_shape(tensors: Dict[str, View], block_table: bool, slots: bool) -> Tuple[int, int]:
+def _table_shape(tensors: Dict[str, Form], block_table: bool, slots: bool) -> Tuple[int, int]:
     """[B,P] of the tables that the operation reads."""
     for name, wanted in (("block_table", block_table), ("slot_table", slots)):
         if wanted:
@@ -161,7 +164,7 @@ def _table_shape(tensors: Dict[str, View], block_table: bool, slots: bool) -> Tu
     return 0, 0
 
 
-def _problem_values(op: str, tensors: Dict[str, View], settings: Settings, device: Tuple[int, int], codes: Tuple[int, int],
+def _problem_values(op: str, tensors: Dict[str, Form], settings: Settings, device: Tuple[int, int], codes: Tuple[int, int],
                     paged: bool) -> Tuple[int, ...]:
     """The fields of keysieve_problem after struct_size, in order."""
     index_space = choose("index_space", settings.index_space, _abi.INDEX_SPACES)
@@ -207,23 +210,36 @@ def _problem_values(op: str, tensors: Dict[str, View], settings: Settings, devic
             candidates, settings.cand_block if candidates else 0, cand_count)
 
 
-def run(op: str, tensors: Dict[str, View], settings: Settings, workspace: Optional[View], allocate: Callable[[int], Tuple[int, Any]],
-        stream: Optional[int]) -> None:
-    """Runs one operation.
+class Prepared(NamedTuple):
+    """A call without addresses."""
+
+    problem: bytes
+    options: Optional[bytes]
+    parts: Tuple[bytes, ...]  # keysieve_tensors, cut at the addresses
+    positions: Tuple[int, ...]  # of the tensors' addresses in parts, in the order of the forms; then workspace and workspace_bytes
+    workspace_bytes: int  # preferred
+    names: Dict[str, str]  # argument names of the function called, where the ABI has others
+    device: Tuple[int, int]
+    kept: Any  # what options points to
+
+
+@functools.lru_cache(maxsize=1024)
+def prepare(op: str, forms: Tuple[Tuple[str, Form], ...], settings: Settings) -> Prepared:
+    """Checks and packs a call.
 
     Args:
         op: a key of _abi.OPS.
-        tensors: views by the names of keysieve_tensors; what is absent is not in it.
-        workspace: bytes to use, or None: `allocate(bytes)` gives (address, owner).
-        stream: cudaStream_t as int; None on a CPU.
+        forms: of the tensors that are given, with their names in keysieve_tensors.
+        settings: what the tensors do not say.
     """
+    tensors = dict(forms)
     paged = settings.paged
     names = _PAGED_NAMES if paged and op == "score_select" else {}
     first = "scores" if op == "select" else "q"
     device = tensors[first].device
-    for name, view in tensors.items():
-        if view.device != device:
-            raise InvalidArgumentError(f"{names.get(name, name)} is on {device_name(view.device)}, expected {device_name(device)}, the device of {first}")
+    for name, form in forms:
+        if form.device != device:
+            raise InvalidArgumentError(f"{names.get(name, name)} is on {device_name(form.device)}, expected {device_name(device)}, the device of {first}")
     codes = (0, 0)
     if op == "select":
         expect_rank("scores", tensors["scores"], "[T,N]")
@@ -237,34 +253,46 @@ def run(op: str, tensors: Dict[str, View], settings: Settings, workspace: Option
         dtype = settings.dtype or _operand_dtype(tensors["q"], tensors["k"], tensors.get("k_scale"), paged, k_name)
         codes = choose("dtype", dtype, OPERAND_DTYPES)
     raw = {"q": codes[0], "k": _abi.U8 if paged else codes[1], "scores": _abi.BF16}
-    problem, packed_options, _, preferred, _ = plan(_problem_values(op, tensors, settings, device, codes, paged), settings.options)
+    problem, options, _, preferred, kept = plan(_problem_values(op, tensors, settings, device, codes, paged), settings.options)
 
-    parts = []
+    parts: List[bytes] = [_abi.TENSORS_HEAD.pack(_abi.TENSORS_SIZE, 0)]
+    position = {}
     for name in _abi.TENSOR_NAMES:
-        view = tensors.get(name)
-        if view is None:
-            parts.append(_abi.ABSENT)
+        form = tensors.get(name)
+        if form is None:
+            parts[-1] += _abi.ABSENT
             continue
-        if not 1 <= len(view.shape) <= _abi.MAX_RANK:
-            raise InvalidArgumentError(f"{names.get(name, name)}.rank is {len(view.shape)}, expected 1..{_abi.MAX_RANK}")
-        parts.append(_abi.pack_tensor(view.data, _code(name, view, raw.get(name)), view.shape, view.strides))
-    owner = None
-    if workspace is None:
-        address, owner = allocate(preferred)
-        workspace_bytes = preferred
-    else:
-        address, workspace_bytes = _workspace_bytes(workspace, device)
-    status = _library.load().keysieve_run(problem, packed_options, _abi.pack_tensors(parts, address, workspace_bytes), stream)
-    del owner  # lived until the work was queued
-    _library.check(status, names)
+        if not 1 <= len(form.shape) <= _abi.MAX_RANK:
+            raise InvalidArgumentError(f"{names.get(name, name)}.rank is {len(form.shape)}, expected 1..{_abi.MAX_RANK}")
+        packed = _abi.pack_tensor(0, _code(name, form, raw.get(name)), form.shape, form.strides)
+        position[name] = len(parts)
+        parts += [b"", packed[_abi.POINTER_SIZE:]]
+    positions = (*(position[name] for name, _ in forms), len(parts), len(parts) + 1)
+    return Prepared(problem, options, (*parts, b"", b""), positions, preferred, names, device, kept)
 
 
-def _workspace_bytes(workspace: View, device: Tuple[int, int]) -> Tuple[int, int]:
+def run(prepared: Prepared, addresses: List[int], stream: Optional[int]) -> None:
+    """Runs a prepared call.
+
+    Args:
+        addresses: of the tensors in the order of their forms, then of the workspace, then its bytes.
+        stream: cudaStream_t as int; None on a CPU.
+    """
+    parts = list(prepared.parts)
+    for position, address in zip(prepared.positions, addresses):
+        parts[position] = address.to_bytes(_abi.POINTER_SIZE, sys.byteorder)
+    status = _library.load().keysieve_run(prepared.problem, prepared.options, b"".join(parts), stream)
+    if status != _abi.OK:
+        _library.check(status, prepared.names)
+
+
+def workspace_bytes(workspace: Form, device: Tuple[int, int]) -> int:
+    """The size of a workspace that the caller gave."""
     if workspace.device != device:
         raise InvalidArgumentError(f"workspace is on {device_name(workspace.device)}, expected {device_name(device)}")
     if workspace.dtype not in ("uint8", "int8") or len(workspace.shape) != 1 or (workspace.shape[0] > 1 and workspace.strides[0] != 1):
         raise InvalidArgumentError(f"workspace is {workspace.dtype} {list(workspace.shape)}, expected contiguous uint8 [bytes]")
-    return workspace.data, workspace.shape[0]
+    return workspace.shape[0]
 
 
 def device_name(device: Tuple[int, int]) -> str:

@@ -58,7 +58,7 @@ class Selection(NamedTuple):
 def _rank(name: str, array: Array, *axes: str) -> Tuple[int, ...]:
     shape = getattr(array, "shape", None)
     if shape is None:  # only the interface says it
-        shape = _arrays.view(name, array).shape
+        shape = _arrays.form(name, array)[0].shape
     if len(shape) not in [text.count(",") + 1 for text in axes]:
         raise InvalidArgumentError(f"{name}.rank is {len(shape)}, expected {' or '.join(axes)}")
     return shape

@@ -7,12 +7,13 @@ Scratch comes from torch's caching allocator, whose pool a CUDA graph keeps whil
 """
 from __future__ import annotations
 
+import functools
 from typing import Any, Dict, Optional, Tuple
 
 import torch
 
 from . import _abi
-from ._call import Options, Settings, View, run
+from ._call import Form, Options, Prepared, Settings, prepare, run, workspace_bytes
 
 _NAMES = {dtype: str(dtype).rpartition(".")[2] for dtype in
           (getattr(torch, name) for name in dir(torch)) if isinstance(dtype, torch.dtype)}
@@ -40,22 +41,31 @@ _SCHEMAS = {
 }
 
 
-def _view(tensor: torch.Tensor) -> View:
-    device = (_abi.CUDA, tensor.get_device()) if tensor.is_cuda else _CPU
-    return View(tensor.data_ptr(), _NAMES[tensor.dtype], tensor.shape, tensor.stride(), device)
+def _form(dtype: torch.dtype, shape: torch.Size, strides: Tuple[int, ...], ordinal: int) -> Form:
+    return Form(_NAMES[dtype], tuple(shape), strides, _CPU if ordinal < 0 else (_abi.CUDA, ordinal))
+
+
+@functools.lru_cache(maxsize=1024)
+def _prepare(op: str, signature: Tuple[Tuple[Any, ...], ...], settings: Settings) -> Prepared:
+    return prepare(op, tuple((name, _form(*rest)) for name, *rest in signature), settings)
 
 
 def _run(op: str, tensors: Dict[str, Optional[torch.Tensor]], written: Tuple[str, ...], workspace: Optional[torch.Tensor],
          settings: Settings) -> None:
+    signature, addresses = [], []
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            signature.append((name, tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device()))
+            addresses.append(tensor.data_ptr())
+    prepared = _prepare(op, tuple(signature), settings)
     device = tensors["scores" if op == "select" else "q"].device
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
-
-    def allocate(num_bytes: int) -> Tuple[int, torch.Tensor]:
-        owner = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-        return owner.data_ptr(), owner
-
-    views = {name: _view(tensor) for name, tensor in tensors.items() if tensor is not None}
-    run(op, views, settings, None if workspace is None else _view(workspace), allocate, stream)
+    if workspace is None:
+        num_bytes = prepared.workspace_bytes
+        workspace = torch.empty(num_bytes, dtype=torch.uint8, device=device)  # lives until the work is queued
+    else:
+        num_bytes = workspace_bytes(_form(workspace.dtype, workspace.shape, workspace.stride(), workspace.get_device()), prepared.device)
+    addresses += (workspace.data_ptr(), num_bytes)
+    run(prepared, addresses, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None)
     for name in written:
         if tensors[name] is not None and not tensors[name].is_inference():
             torch.autograd.graph.increment_version(tensors[name])
