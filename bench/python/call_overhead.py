@@ -4,8 +4,9 @@
 
     bench/python/call_overhead.py --commit $(git rev-parse HEAD) --out results/h200/python.json
 
-What is timed: topk_ragged as a user calls it (outputs and workspace allocated), the same with buffers of the caller, and the empty
-operator.  Rounds take turns; a time is the host's, from call to return, the queue emptied between batches.
+What is timed: topk_ragged as a user calls it (outputs and workspace allocated), the operator alone with buffers of the caller,
+keysieve_run alone (the C ABI through ctypes), and the empty operator.  Rounds take turns; a time is the host's, from call to return,
+the queue emptied between batches.
 """
 import argparse
 import datetime
@@ -20,16 +21,12 @@ import time
 import torch
 
 import keysieve
-from keysieve import _torch, testing
+from keysieve import _call, _torch, testing
 
 EMPTY = torch.library.Library("keysieve_empty", "DEF")
 EMPTY.define("score_select" + _torch._SCHEMAS["score_select"], tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order))
 for key in ("CPU", "CUDA"):
     EMPTY.impl("score_select", lambda *args, **kwargs: None, key)
-
-DEFAULTS = dict(dtype=None, index_space="row", order="ascending", slot_page_size=0, cand_block=0, num_keys=None, paged=False, threads=0, backend=None,
-                config=None, sm_limit=0, pdl=False)
-
 
 def batch(call, calls, synchronize):
     """Seconds of each of `calls` calls."""
@@ -70,13 +67,17 @@ def main():
     out = keysieve.topk_ragged(**tensors, topk=topk)
     workspace = torch.empty(keysieve.workspace_size(num_rows=rows, num_keys=keys, topk=topk, device=args.device)[1], dtype=torch.uint8,
                             device=args.device)
-    operands = {"row_request": None, "block_table": None, "out_offset": None, "slot_table": None, "cand_in": None, **tensors,
-                "indices": out.indices, "top_scores": None, "out_count": out.counts, "row_indices": None, "cand_out": None, "stats": None,
-                "workspace": workspace, **DEFAULTS}
-    empty = torch.ops.keysieve_empty.score_select.default
+    given = {**tensors, "indices": out.indices, "out_count": out.counts}
+    operands = [given.get(name) for name in _torch._TENSORS["score_select"]]
+    empty, operator = torch.ops.keysieve_empty.score_select.default, torch.ops.keysieve.score_select.default
+    forms = [(name, _torch._form(tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device())) for name, tensor in given.items()]
+    prepared = _call.prepare("score_select", tuple(forms), _call.Settings())
+    addresses = [*(tensor.data_ptr() for tensor in given.values()), workspace.data_ptr(), workspace.numel()]
+    stream = torch.cuda.current_stream().cuda_stream if args.device != "cpu" else None
     calls = {"topk_ragged": lambda: keysieve.topk_ragged(**tensors, topk=topk),
-             "topk_ragged, out=": lambda: keysieve.topk_ragged(**tensors, topk=topk, out=out, workspace=workspace),
-             "empty operator": lambda: empty(**operands)}
+             "operator, buffers given": lambda: operator(*operands, workspace),
+             "keysieve_run": lambda: _call.run(prepared, addresses, stream),
+             "empty operator": lambda: empty(*operands, workspace)}
     synchronize = torch.cuda.synchronize if args.device != "cpu" else lambda: None
     seconds = {name: [] for name in calls}
     for name, call in calls.items():
@@ -112,8 +113,8 @@ def main():
         with open(args.out, "w") as file:
             file.write(text)
     for entry in entries:
-        print(f"{entry['name']:20} median {entry['median_ms'] * 1e3:6.1f} us, p95 {entry['p95_ms'] * 1e3:6.1f} us")
-    print(f"over the empty operator: {(entries[0]['median_ms'] - entries[2]['median_ms']) * 1e3:.1f} us")
+        print(f"{entry['name']:24} median {entry['median_ms'] * 1e3:6.1f} us, p95 {entry['p95_ms'] * 1e3:6.1f} us")
+    print(f"over the empty operator: {(entries[0]['median_ms'] - entries[-1]['median_ms']) * 1e3:.1f} us")
 
 
 if __name__ == "__main__":

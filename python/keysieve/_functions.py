@@ -73,10 +73,11 @@ def _outputs(framework: Any, like: Array, num_rows: int, topk: int, return_score
              cand_count: int) -> Selection:
     if not isinstance(topk, int) or topk < 1:
         raise InvalidArgumentError(f"topk is {topk!r}, expected an int from 1")
-    def new(wanted, width, dtype):
-        return framework.empty(like, (num_rows, width), dtype) if wanted else None
-    return Selection(framework.empty(like, (num_rows, topk), "int32"), framework.empty(like, (num_rows,), "int32"),
-                     new(return_scores, topk, "float32"), new(return_row_indices, topk, "int32"), new(cand_count > 0, cand_count, "int32"))
+    new = framework.empty
+    return Selection(new(like, (num_rows, topk), "int32"), new(like, (num_rows,), "int32"),
+                     new(like, (num_rows, topk), "float32") if return_scores else None,
+                     new(like, (num_rows, topk), "int32") if return_row_indices else None,
+                     new(like, (num_rows, cand_count), "int32") if cand_count else None)
 
 
 def _check_out(out: Selection, topk: int) -> Selection:

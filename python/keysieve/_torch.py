@@ -41,71 +41,78 @@ _SCHEMAS = {
 }
 
 
+def _stream_of(ordinal: int) -> int:
+    return torch.cuda.current_stream(ordinal).cuda_stream
+
+
+# The same without a Stream object, where torch has it: a tenth of the time.
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _stream_of)
+
+
+def _form(dtype: torch.dtype, shape: torch.Size, strides: Tuple[int, ...], ordinal: int) -> Form:
+    return Form(_NAMES[dtype], tuple(shape), strides, _CPU if ordinal < 0 else (_abi.CUDA, ordinal))
+
+
 def _form(dtype: torch.dtype, shape: torch.Size, strides: Tuple[int, ...], ordinal: int) -> Form:
     return Form(_NAMES[dtype], tuple(shape), strides, _CPU if ordinal < 0 else (_abi.CUDA, ordinal))
 
 
 @functools.lru_cache(maxsize=1024)
-def _prepare(op: str, signature: Tuple[Tuple[Any, ...], ...], settings: Settings) -> Prepared:
-    return prepare(op, tuple((name, _form(*rest)) for name, *rest in signature), settings)
+def _prepare(op: str, signature: Tuple[Any, ...], *settings: Any) -> Prepared:
+    """The prepared call of tensors (None, or dtype, shape, strides, ordinal) in the order of _TENSORS[op]."""
+    forms = tuple((name, _form(*form)) for name, form in zip(_TENSORS[op], signature) if form is not None)
+    return prepare(op, forms, Settings(*settings[:8], options=Options(*settings[8:])))
 
 
-def _run(op: str, tensors: Dict[str, Optional[torch.Tensor]], written: Tuple[str, ...], workspace: Optional[torch.Tensor],
-         settings: Settings) -> None:
-    signature, addresses = [], []
-    for name, tensor in tensors.items():
-        if tensor is not None:
-            signature.append((name, tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device()))
-            addresses.append(tensor.data_ptr())
-    prepared = _prepare(op, tuple(signature), settings)
-    device = tensors["scores" if op == "select" else "q"].device
+def _run(op: str, first: torch.Tensor, tensors: Tuple[Optional[torch.Tensor], ...], written: Tuple[Optional[torch.Tensor], ...],
+         workspace: Optional[torch.Tensor], *settings: Any) -> None:
+    signature = tuple([None if tensor is None else (tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device()) for tensor in tensors])
+    prepared = _prepare(op, signature, *settings)
     if workspace is None:
         num_bytes = prepared.workspace_bytes
-        workspace = torch.empty(num_bytes, dtype=torch.uint8, device=device)  # lives until the work is queued
+        workspace = torch.empty(num_bytes, dtype=torch.uint8, device=first.device)  # lives until the work is queued
     else:
         num_bytes = workspace_bytes(_form(workspace.dtype, workspace.shape, workspace.stride(), workspace.get_device()), prepared.device)
+    addresses = [tensor.data_ptr() for tensor in tensors if tensor is not None]
     addresses += (workspace.data_ptr(), num_bytes)
-    run(prepared, addresses, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None)
-    for name in written:
-        if tensors[name] is not None and not tensors[name].is_inference():
-            torch.autograd.graph.increment_version(tensors[name])
+    run(prepared, addresses, _current_stream(first.get_device()) if first.is_cuda else None)
+    for tensor in written:
+        if tensor is not None and not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
 
 
-_SELECTION = ("indices", "top_scores", "out_count", "row_indices", "cand_out", "stats")
+# What the operators call the ABI's tensors, in the order of their arguments.
+_ROWS = ("row_start", "row_end", "row_request", "block_table")
+_SELECTION = ("out_offset", "slot_table", "cand_in", "indices", "top_scores", "out_count", "row_indices", "cand_out", "stats")
+_TENSORS = {"score_select": ("q", "k", "k_scale", "weights", *_ROWS, *_SELECTION),
+            "score": ("q", "k", "k_scale", "weights", *_ROWS, "scores"),
+            "select": ("scores", *_ROWS, *_SELECTION)}
 
 
 def _score_select(q, k, k_scale, weights, row_start, row_end, row_request, block_table, out_offset, slot_table, cand_in,
                   indices, top_scores, out_count, row_indices, cand_out, stats, workspace, *, dtype=None, index_space="row",
                   order="ascending", slot_page_size=0, cand_block=0, num_keys=None, paged=False, threads=0, backend=None,
                   config=None, sm_limit=0, pdl=False):
-    tensors = {"q": q, "k": k, "k_scale": k_scale, "weights": weights, "row_start": row_start, "row_end": row_end,
-               "row_request": row_request, "block_table": block_table, "out_offset": out_offset, "slot_table": slot_table,
-               "cand_in": cand_in, "indices": indices, "top_scores": top_scores, "out_count": out_count,
-               "row_indices": row_indices, "cand_out": cand_out, "stats": stats}
-    _run("score_select", tensors, _SELECTION, workspace,
-         Settings(dtype, index_space, order, slot_page_size, cand_block, "full", num_keys, paged,
-                  Options(threads, backend, config, sm_limit, pdl)))
+    written = (indices, top_scores, out_count, row_indices, cand_out, stats)
+    tensors = (q, k, k_scale, weights, row_start, row_end, row_request, block_table, out_offset, slot_table, cand_in, *written)
+    _run("score_select", q, tensors, written, workspace, dtype, index_space, order, slot_page_size, cand_block, "full", num_keys, paged,
+         threads, backend, config, sm_limit, pdl)
 
 
 def _score(q, k, k_scale, weights, row_start, row_end, row_request, block_table, scores, workspace, *, dtype=None,
            score_layout="full", num_keys=None, paged=False, threads=0, backend=None, config=None, sm_limit=0, pdl=False):
-    tensors = {"q": q, "k": k, "k_scale": k_scale, "weights": weights, "scores": scores, "row_start": row_start,
-               "row_end": row_end, "row_request": row_request, "block_table": block_table}
-    _run("score", tensors, ("scores",), workspace,
-         Settings(dtype=dtype, score_layout=score_layout, num_keys=num_keys, paged=paged,
-                  options=Options(threads, backend, config, sm_limit, pdl)))
+    tensors = (q, k, k_scale, weights, row_start, row_end, row_request, block_table, scores)
+    _run("score", q, tensors, (scores,), workspace, dtype, "row", "ascending", 0, 0, score_layout, num_keys, paged,
+         threads, backend, config, sm_limit, pdl)
 
 
 def _select(scores, row_start, row_end, row_request, block_table, out_offset, slot_table, cand_in, indices, top_scores, out_count,
             row_indices, cand_out, stats, workspace, *, index_space="row", order="ascending", slot_page_size=0, cand_block=0,
             score_layout="full", num_keys=None, paged=False, threads=0, backend=None, config=None, sm_limit=0, pdl=False):
-    tensors = {"scores": scores, "row_start": row_start, "row_end": row_end, "row_request": row_request,
-               "block_table": block_table, "out_offset": out_offset, "slot_table": slot_table, "cand_in": cand_in,
-               "indices": indices, "top_scores": top_scores, "out_count": out_count, "row_indices": row_indices,
-               "cand_out": cand_out, "stats": stats}
-    _run("select", tensors, _SELECTION, workspace,
-         Settings(None, index_space, order, slot_page_size, cand_block, score_layout, num_keys, paged,
-                  Options(threads, backend, config, sm_limit, pdl)))
+    written = (indices, top_scores, out_count, row_indices, cand_out, stats)
+    tensors = (scores, row_start, row_end, row_request, block_table, out_offset, slot_table, cand_in, *written)
+    _run("select", scores, tensors, written, workspace, None, index_space, order, slot_page_size, cand_block, score_layout, num_keys, paged,
+         threads, backend, config, sm_limit, pdl)
 
 
 _LIBRARY = torch.library.Library("keysieve", "DEF")
@@ -118,20 +125,23 @@ for _name, _function in (("score_select", _score_select), ("score", _score), ("s
     torch.library.register_fake(f"keysieve::{_name}", lambda *args, **kwargs: None, lib=_LIBRARY)
 
 
+_OPERATORS = {name: getattr(torch.ops.keysieve, name).default for name in _SCHEMAS}
+_DEFAULTS = Settings()
+
+
 def empty(like: torch.Tensor, shape: Tuple[int, ...], dtype: str) -> torch.Tensor:
     """A tensor on the device of `like`."""
-    return torch.empty(shape, dtype=_DTYPES[dtype], device=like.device)
+    return like.new_empty(shape, dtype=_DTYPES[dtype])
 
 
 def call(op: str, tensors: Dict[str, Any], settings: Settings, workspace: Optional[torch.Tensor]) -> None:
-    """Calls an operator.  Traced by torch.compile, so it holds no more than that."""
-    keywords = {**tensors, "workspace": workspace, "num_keys": settings.num_keys, "paged": settings.paged,
-                **settings.options._asdict()}
-    if op != "select":
-        keywords["dtype"] = settings.dtype
-    if op != "score_select":
-        keywords["score_layout"] = settings.score_layout
-    if op != "score":
-        keywords.update(index_space=settings.index_space, order=settings.order, slot_page_size=settings.slot_page_size,
-                        cand_block=settings.cand_block)
-    getattr(torch.ops.keysieve, op).default(**keywords)
+    """Calls an operator.  Traced by torch.compile, so it holds no more than that; what has its default is not passed, since each
+    argument costs time."""
+    keywords = {}
+    if settings != _DEFAULTS:
+        for name, value, default in zip(Settings._fields, settings, _DEFAULTS):
+            if name == "options":
+                keywords.update(value._asdict())
+            elif value != default:
+                keywords[name] = value
+    _OPERATORS[op](*[tensors[name] for name in _TENSORS[op]], workspace, **keywords)
