@@ -15,7 +15,6 @@ import os
 import platform
 import statistics
 import subprocess
-import sys
 import time
 
 import torch
@@ -102,7 +101,7 @@ def main():
     properties = torch.cuda.get_device_properties(args.device) if cuda else None
     result = {"schema": "keysieve-bench/1", "suite": "python", "commit": args.commit, "dirty": False,
               "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-              "command": "bench/python/call_overhead.py " + " ".join(sys.argv[1:]),
+              "command": f"bench/python/call_overhead.py --device {args.device} --rounds {args.rounds} --calls {args.calls}",
               "machine": {"gpu": properties.name if cuda else None, "sms": properties.multi_processor_count if cuda else None, "driver": driver(),
                           "toolkit": torch.version.cuda, "cpu": processor(), "threads": os.cpu_count(), "python": platform.python_version(),
                           "torch": torch.__version__},

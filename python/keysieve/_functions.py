@@ -116,7 +116,7 @@ def topk_ragged(q: Array, weights: Array, k: Array, k_scale: Optional[Array], ro
         slot_table: int32 [B,P], for "slot", with slot_page_size, a power of two.
         slot_page_size: entries a page of slot_table.
         row_request: int32 [T], the row of slot_table for each query row; None: t / next_n.
-        order: "ascending" (by key), "any" (the same set, fastest) or "score" (best first).
+        order: "ascending" (by key), "any" (the same set, in an order that may change) or "score" (best first).
         return_scores: also return float32 [T,K] scores.
         return_row_indices: also return row-relative indices beside another index space.
         cand_block: keys a candidate block, 8 or 16; with cand_count or cand_in.

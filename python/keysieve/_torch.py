@@ -45,7 +45,7 @@ def _stream_of(ordinal: int) -> int:
     return torch.cuda.current_stream(ordinal).cuda_stream
 
 
-# The same without a Stream object, where torch has it: a tenth of the time.
+# The same without making a Stream object, where torch has it.
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _stream_of)
 
 
@@ -135,8 +135,7 @@ def empty(like: torch.Tensor, shape: Tuple[int, ...], dtype: str) -> torch.Tenso
 
 
 def call(op: str, tensors: Dict[str, Any], settings: Settings, workspace: Optional[torch.Tensor]) -> None:
-    """Calls an operator.  Traced by torch.compile, so it holds no more than that; what has its default is not passed, since each
-    argument costs time."""
+    """Calls an operator.  Traced by torch.compile, so it holds no more than that; what has its default is not passed."""
     keywords = {}
     if settings != _DEFAULTS:
         for name, value, default in zip(Settings._fields, settings, _DEFAULTS):
