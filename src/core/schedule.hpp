@@ -133,4 +133,12 @@ KEYSIEVE_HOST_DEVICE inline int64_t share_begin(int64_t total, int64_t shares, i
   return base * index + (index < rest ? index : rest);
 }
 
+/// Share that thing `position` of the `total` falls in: share_begin(share) <= position < share_begin(share + 1).
+KEYSIEVE_HOST_DEVICE inline int64_t share_of(int64_t total, int64_t shares, int64_t position) {
+  const int64_t base = total / shares;
+  const int64_t rest = total % shares;
+  const int64_t in_larger = rest * (base + 1);  // the first `rest` shares have one thing more
+  return position < in_larger ? position / (base + 1) : rest + (position - in_larger) / base;
+}
+
 }  // namespace keysieve

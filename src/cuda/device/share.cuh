@@ -23,6 +23,8 @@ struct ShareSegment {
 
 struct Share {
   ShareSegment segments[2];  // in the order of work
+  int64_t line_begin;        // place on the line of the share's first tile,
+  int64_t line_tiles;        // and tiles of the whole line
 };
 
 /// Cooperative over all kThreads threads of the CTA.
@@ -79,6 +81,10 @@ class SharePlanner {
       if (pass == 0) {
         begin = share_begin(passed, shares, index);
         end = share_begin(passed, shares, index + 1);
+        if (threadIdx.x == 0) {
+          scratch_.s_share->line_begin = begin;
+          scratch_.s_share->line_tiles = passed;
+        }
         passed = 0;
       }
     }

@@ -6,7 +6,7 @@
 // One persistent CTA a multiprocessor, three warpgroups:
 //
 //     warps 0-7   math      wgmma of 64 keys x 256 columns a warpgroup and tile, head sums, stores
-//     warp  8     producer  units, their queries and weights; key tiles and their scales
+//     warp  8     producer  operands of units and key tiles (device/tile_feed.cuh)
 //     warps 9-11  fill      -inf outside the rows' ranges, independent of the others; then they leave
 //
 //     producer : Q(0) K K K K K K K K Q(1) K ..           8 key tiles ahead
@@ -18,15 +18,11 @@
 #pragma once
 
 #include <cstdint>
-#include <cuda.h>
 #include <cuda_bf16.h>
 #include <type_traits>
 
-#include "cuda/device/ring.cuh"
-#include "cuda/device/rows.cuh"
-#include "cuda/device/share.cuh"
 #include "cuda/device/tile.cuh"
-#include "cuda/ptx/tma.cuh"
+#include "cuda/device/tile_feed.cuh"
 #include "cuda/ptx/warp.cuh"
 
 namespace keysieve::cuda {
@@ -67,45 +63,23 @@ struct ScoreUnit {
 };
 
 template <class Config>
-struct ScoreSmem {
+struct ScoreSmem : device::TileFeedSmem<typename Config::Tile, Config::kUnitStages, Config::kKeyStages> {
   using Tile = typename Config::Tile;
-  alignas(1024) uint8_t queries[Config::kUnitStages][Tile::kQueryBytes];  // [256][D] swizzled; TMA -> wgmma
-  alignas(1024) uint8_t keys[Config::kKeyStages][Tile::kKeyBytes];        // [128][D] swizzled; TMA -> wgmma
-  alignas(16) float scales[Config::kKeyStages][Tile::kKeys];              // TMA or producer -> math
-  alignas(16) float weights[Config::kUnitStages][Tile::kWeightFloats];    // [query][kWeightStride]; producer -> math
   RowTarget<typename Config::Output> rows[Config::kUnitStages][Tile::kQueries];  // producer -> math
   ScoreUnit units[Config::kUnitStages];                                          // producer -> math
-  // full: producer (and its copies; 32 more arrivals where lanes copy themselves); empty: each math warp once.
-  device::RingBarriers<Config::kUnitStages> unit_barriers;
-  device::RingBarriers<Config::kKeyStages> key_barriers;
   uint64_t start_barrier;  // arrives: math warp 0 once, when its first unit is there; the fill warps wait for it
-  device::Share share;     // planner -> producer
-  int64_t warp_sums[Config::kThreads / 32];  // planner
-};
-
-struct ScoreParams {
-  CUtensorMap q_map;      // {D, heads of a box, rows of a group, groups of heads, groups of rows}
-  CUtensorMap k_map;      // {D, N}
-  CUtensorMap scale_map;  // {N}, if scales_by_tma
-  const float* g_scales;
-  int64_t scale_stride;
-  bool scales_by_tma;
-  bool compact;
-  device::RowView<const float> weights;
-  device::RowRanges ranges;
-  RowBlocks blocks;
-  void* g_scores;
-  int64_t score_row_stride;
-  int64_t score_width;
 };
 
 template <class Config>
-struct ScoreRings {
-  device::Ring<Config::kUnitStages> units;
-  device::Ring<Config::kKeyStages> keys;
+using ScoreRings = device::TileFeedRings<
+    device::TileFeedSmem<typename Config::Tile, Config::kUnitStages, Config::kKeyStages>>;
 
-  __device__ __forceinline__ explicit ScoreRings(ScoreSmem<Config>& smem)
-      : units(smem.unit_barriers, "units"), keys(smem.key_barriers, "keys") {}
+struct ScoreParams {
+  device::TileFeedParams feed;
+  bool compact;
+  void* g_scores;
+  int64_t score_row_stride;
+  int64_t score_width;
 };
 
 template <class Config>
@@ -122,120 +96,20 @@ __device__ __forceinline__ RowTarget<typename Config::Output> row_target(const S
 
 // ---- producer ----
 
-/// Hands a unit to the math warps: its queries, weights and row targets.  By all lanes; lane i has row i's range.
-template <class Config>
-__device__ __forceinline__ void produce_unit(const ScoreParams& params, ScoreSmem<Config>& smem,
-                                             const device::Ring<Config::kUnitStages>& ring,
-                                             const typename device::Ring<Config::kUnitStages>::Cursor& cursor,
-                                             const RowBlock& block, const KeyRange& lane_range, const ScoreUnit& unit) {
-  using Tile = typename Config::Tile;
-  const int lane = ptx::lane_index();
-  const int stage = cursor.slot();
-  ring.acquire(cursor);
-  if (lane < Tile::kQueries) {
-    smem.rows[stage][lane] = row_target<Config>(params, block.first_row + lane, lane_range);
-  }
-#pragma unroll 2
-  for (int i = 0; i < Tile::kColumns / 32; ++i) {
-    const int query = (32 * i + lane) / Tile::kHeads;
-    const int head = (32 * i + lane) % Tile::kHeads;
-    const bool valid = query < block.num_rows;
-    const float* g_weight = params.weights.row(block.first_row + (valid ? query : 0)) + head;
-    ptx::cp_async_4(ptx::shared_address(&smem.weights[stage][query * Tile::kWeightStride + head]), g_weight, valid);
-  }
-  ptx::mbarrier_arrive_after_cp_async(ring.full_barrier(cursor));
-  __syncwarp();
-  if (lane == 0) {
-    smem.units[stage] = unit;
-    ring.commit(cursor, Tile::kQueryBytes);
-#pragma unroll
-    for (int box = 0; box < Tile::kQueriesPerLane; ++box) {
-      const ptx::Coordinate5d at = {0, 0, static_cast<int32_t>(block.row_in_group) + box * Tile::kBoxQueries, 0,
-                                    static_cast<int32_t>(block.group)};
-      ptx::tma_load_5d(ptx::shared_address(smem.queries[stage] + box * Tile::kBoxBytes), params.q_map,
-                       ring.full_barrier(cursor), at);
-    }
-  }
-}
-
-/// Fetches one tile of keys and their scales.  By all lanes.
-template <class Config>
-__device__ __forceinline__ void produce_keys(const ScoreParams& params, ScoreSmem<Config>& smem,
-                                             const device::Ring<Config::kKeyStages>& ring,
-                                             const typename device::Ring<Config::kKeyStages>::Cursor& cursor,
-                                             int32_t first_key) {
-  using Tile = typename Config::Tile;
-  const int stage = cursor.slot();
-  const int lane = ptx::lane_index();
-  ring.acquire(cursor);
-  if (lane == 0) {
-    const uint32_t barrier = ring.full_barrier(cursor);
-    ring.commit(cursor, Tile::kKeyBytes + (params.scales_by_tma ? sizeof(smem.scales[0]) : 0));
-    ptx::tma_load_2d(ptx::shared_address(smem.keys[stage]), params.k_map, barrier, 0, first_key);
-    if (params.scales_by_tma) {
-      ptx::tma_load_1d(ptx::shared_address(smem.scales[stage]), params.scale_map, barrier, first_key);
-    }
-  }
-  if (!params.scales_by_tma) {
-    for (int i = lane; i < Tile::kKeys; i += 32) {
-      const int64_t key = static_cast<int64_t>(first_key) + i;
-      const bool valid = key < params.ranges.num_keys;
-      ptx::cp_async_4(ptx::shared_address(&smem.scales[stage][i]),
-                      params.g_scales + (valid ? key : 0) * params.scale_stride, valid);
-    }
-    ptx::mbarrier_arrive_after_cp_async(ring.full_barrier(cursor));
-  }
-}
-
 template <class Config>
 __device__ __forceinline__ void producer_role(const ScoreParams& params, ScoreSmem<Config>& smem,
                                               const ScoreRings<Config>& rings) {
-  using Tile = typename Config::Tile;
+  using Feed = device::TileFeedSmem<typename Config::Tile, Config::kUnitStages, Config::kKeyStages>;
   const int lane = ptx::lane_index();
-  typename device::Ring<Config::kUnitStages>::Cursor unit_cursor;
-  typename device::Ring<Config::kKeyStages>::Cursor key_cursor;
-
-  for (const device::ShareSegment& segment : smem.share.segments) {
-    int64_t skip = segment.skip;
-    int64_t left = segment.tiles;
-    for (int64_t block_index = segment.block; left > 0; ++block_index) {
-      const RowBlock block = params.blocks(block_index);
-      KeyRange range = {0, 0};
-      if (lane < block.num_rows) {
-        range = params.ranges(block.first_row + lane);
-      }
-      const TileRun lane_tiles = tiles_of_keys(range.begin, range.end, Tile::kKeys);
-      const auto tiles_of_row = [&lane_tiles](int32_t row) {
-        return TileRun{__shfl_sync(0xFFFFFFFFU, lane_tiles.begin, row), __shfl_sync(0xFFFFFFFFU, lane_tiles.end, row)};
-      };
-      int32_t row = 0;
-      TileRun run;
-      while (left > 0 && next_run(tiles_of_row, Tile::kQueries, row, run)) {
-        if (skip >= run.size()) {
-          skip -= run.size();
-          continue;
-        }
-        ScoreUnit unit;
-        unit.tile_begin = run.begin + static_cast<int32_t>(skip);
-        unit.tile_end = run.end - unit.tile_begin > left ? unit.tile_begin + static_cast<int32_t>(left) : run.end;
-        skip = 0;
-        left -= unit.tile_end - unit.tile_begin;
-        produce_unit<Config>(params, smem, rings.units, unit_cursor, block, range, unit);
-        unit_cursor.advance();
-        for (int32_t tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
-          produce_keys<Config>(params, smem, rings.keys, key_cursor, tile * Tile::kKeys);
-          key_cursor.advance();
-        }
-      }
+  const auto describe = [&](int stage, const device::WorkUnit& unit, const KeyRange& lane_range) {
+    if (lane < Config::Tile::kQueries) {
+      smem.rows[stage][lane] = row_target<Config>(params, unit.block.first_row + lane, lane_range);
     }
-  }
-  // The empty unit ends the math warps' loop.
-  rings.units.acquire(unit_cursor);
-  if (lane == 0) {
-    smem.units[unit_cursor.slot()] = {0, 0};
-    rings.units.commit(unit_cursor);
-  }
-  ptx::mbarrier_arrive_after_cp_async(rings.units.full_barrier(unit_cursor));
+    if (lane == 0) {
+      smem.units[stage] = {unit.tile_begin, unit.tile_end};
+    }
+  };
+  device::produce_share<Feed>(params.feed, smem, rings, describe, [&](int stage) { smem.units[stage] = {0, 0}; });
 }
 
 // ---- math ----
@@ -395,10 +269,10 @@ __device__ __forceinline__ void fill_role(const ScoreParams& params, int worker,
   const int64_t pieces_per_step = num_workers - rows_per_step * pieces_per_row;
   int64_t row = worker / pieces_per_row;
   int64_t piece = worker - row * pieces_per_row;
-  while (row < params.blocks.num_rows) {
+  while (row < params.feed.blocks.num_rows) {
     const int64_t first = piece * kPieceColumns;
     const int64_t last = min(first + kPieceColumns, params.score_width);
-    const KeyRange range = params.ranges(row);
+    const KeyRange range = params.feed.ranges(row);
     const int64_t begin = params.compact ? 0 : range.begin;
     const int64_t end = params.compact ? range.width() : range.end;
     Output* g_row = static_cast<Output*>(params.g_scores) + row * params.score_row_stride;
@@ -418,25 +292,17 @@ __device__ __forceinline__ void fill_role(const ScoreParams& params, int worker,
 
 template <class Config, ScoreBuild kBuild>
 __global__ void __launch_bounds__(Config::kThreads, 1) score_sm90(const __grid_constant__ ScoreParams params) {
-  using Tile = typename Config::Tile;
   extern __shared__ __align__(1024) uint8_t s_bytes[];
   auto& smem = *reinterpret_cast<ScoreSmem<Config>*>(s_bytes);
   const ScoreRings<Config> rings(smem);
   const int warp = ptx::warp_index();
 
   if (threadIdx.x == 0) {
-    rings.units.init(1 + 32, Tile::kMathWarps);
-    rings.keys.init(params.scales_by_tma ? 1 : 1 + 32, Tile::kMathWarps);
+    rings.init(params.feed.scales_by_tma);
     ptx::mbarrier_init(ptx::shared_address(&smem.start_barrier), 1);
     ptx::mbarrier_init_fence();
   }
-  using Planner = device::SharePlanner<Config::kThreads, Tile::kQueries, Tile::kKeys>;
-  constexpr auto kPlanRows = static_cast<int32_t>(sizeof(smem.keys) / sizeof(TileRun));
-  Planner planner(params.blocks, params.ranges,
-                  {reinterpret_cast<TileRun*>(smem.keys), kPlanRows, smem.warp_sums, &smem.share});
-  planner.plan(gridDim.x, blockIdx.x);
-  ptx::fence_proxy_async_shared();  // the planner's stores to smem.keys, before the copies that overwrite them
-  __syncthreads();
+  device::plan_share<Config::kThreads>(params.feed, smem);
 
   if (warp >= Config::kProducerWarp) {
     ptx::shrink_registers<Config::kAuxiliaryRegisters>();
