@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// fused_sm90 as a kernel family of the backend: what it takes and which configuration runs.
+#include <cstdio>
+#include <cstring>
+#include <tuple>
+
+#include "cuda/fused_sm90/launch.cuh"
+#include "cuda/kernels.hpp"
+
+namespace keysieve::cuda {
+namespace {
+
+using BuiltConfigs = std::tuple<FusedKernelConfig<32, 64>, FusedKernelConfig<64, 64>, FusedKernelConfig<128, 64>,
+                                FusedKernelConfig<32, 128>, FusedKernelConfig<64, 128>, FusedKernelConfig<128, 128>>;
+
+template <class Config>
+constexpr bool matches(int64_t heads, int64_t head_dim) {
+  return Config::Tile::kHeads == heads && Config::Tile::kHeadDim == head_dim;
+}
+
+template <class... Configs>
+bool is_built(const Problem& problem, std::tuple<Configs...>*) {
+  return (matches<Configs>(problem.num_heads, problem.head_dim) || ...);
+}
+
+constexpr const char* kName = "fused_sm90";
+
+/// Fewer rows than this leave most of a tile's time to the keys' way from memory; two launches that split the keys of a
+/// row over the whole GPU are faster then.
+constexpr int64_t kMinBlocks = 33;
+
+Status supports(const Problem& problem, const Options& options) noexcept {
+  const bool asked_for = options.config != nullptr;
+  if (asked_for && std::strcmp(options.config, kName) != 0) {
+    return Status::error(KEYSIEVE_UNSUPPORTED, "options.config is \"%s\"; this kernel is \"%s\"", options.config, kName);
+  }
+  const auto refuse = [](const char* argument) {
+    return Status::error(KEYSIEVE_UNSUPPORTED,
+                         "%s: fused_sm90 takes contiguous e4m3 keys with e4m3 queries, H 32, 64 or 128, D 64 or 128, "
+                         "topk up to %d, order ascending or any, no candidate blocks",
+                         argument, FusedShape::kMaxPicks);
+  };
+  if (problem.q_dtype != Dtype::kE4m3 || problem.k_dtype != Dtype::kE4m3) {
+    return refuse("q_dtype, k_dtype");
+  }
+  if (problem.paged) {
+    return refuse("key_layout");
+  }
+  if (!is_built(problem, static_cast<BuiltConfigs*>(nullptr))) {
+    return refuse("num_heads, head_dim");
+  }
+  if (problem.topk > FusedShape::kMaxPicks) {
+    return refuse("topk");
+  }
+  if (problem.order == Order::kScore) {
+    return refuse("order");
+  }
+  if (problem.candidates != Candidates::kNone) {
+    return refuse("candidates");
+  }
+  if (!asked_for && problem.num_rows * problem.num_heads < kMinBlocks * FusedShape::kColumns) {
+    return Status::error(KEYSIEVE_UNSUPPORTED, "num_rows: too few for fused_sm90, unless options.config asks for it");
+  }
+  return {};
+}
+
+WorkspaceSize workspace(const Problem& problem, const Options& options, const DeviceInfo& device) noexcept {
+  const FusedConfig config = choose_fused_config(problem, options, device);
+  return {static_cast<size_t>(config.scratch.bytes(1)), static_cast<size_t>(config.scratch.bytes(config.num_ctas))};
+}
+
+void explain(const Problem& problem, const Options& options, const DeviceInfo& device, char* text,
+             size_t capacity) noexcept {
+  const FusedConfig config = choose_fused_config(problem, options, device);
+  std::snprintf(text, capacity, "%s: e4m3 H=%d D=%d, tile of %d keys x %d queries, rows of up to %d keys dense, %d CTAs",
+                kName, config.heads, config.head_dim, FusedShape::kTileKeys, config.scratch.queries,
+                config.dense_tiles * FusedShape::kTileKeys, config.num_ctas);
+}
+
+template <class... Configs>
+Status launch_matching(const Call& call, const FusedConfig& config, std::tuple<Configs...>*) noexcept {
+  Status status = Status::error(KEYSIEVE_INTERNAL, "no kernel for a supported problem");
+  ((matches<Configs>(config.heads, config.head_dim) && (status = launch_fused<Configs>(call, config), true)) || ...);
+  return status;
+}
+
+Status launch(const Call& call, const DeviceInfo& device) noexcept {
+  if (call.problem.num_rows == 0) {
+    return {};
+  }
+  return launch_matching(call, choose_fused_config(call.problem, call.options, device),
+                         static_cast<BuiltConfigs*>(nullptr));
+}
+
+}  // namespace
+
+const KernelFamily kFusedSm90 = {supports, workspace, explain, launch};
+
+}  // namespace keysieve::cuda
