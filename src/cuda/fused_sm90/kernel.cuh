@@ -110,15 +110,15 @@ __device__ __forceinline__ void math_role(const FusedParams& params, FusedSmem<C
 
 #pragma unroll 1
     while (begin < unit_end) {
-      const int32_t end =
-          ptx::uniform(params.is_dense(s_unit) ? unit_end : min(begin + FusedShape::kWindowTiles, unit_end));
+      const int32_t tiles =
+          ptx::uniform(params.is_dense(s_unit) ? unit_end - begin : min(FusedShape::kWindowTiles, unit_end - begin));
       const int slot = window_cursor.slot();
       windows.acquire(window_cursor);
       float* g_out = g_window_of<Config>(params, s_unit, slot) + lane_offset +
                      (begin - first_tile_of(params, s_unit, begin)) * Tile::kKeys;
 
 #pragma unroll 1
-      for (int32_t tile = begin; tile < end; ++tile) {
+      for (int32_t left = tiles; left > 0; --left) {
         keys.wait(key_cursor);
         const int stage = key_cursor.slot();
         operands.keys = ptx::matrix_descriptor<Tile::kRowBytes>(s_keys + stage * Tile::kKeyBytes);
@@ -154,15 +154,15 @@ __device__ __forceinline__ void math_role(const FusedParams& params, FusedSmem<C
         FusedWindow& s_window = smem.windows[slot];
         s_window.unit = s_unit;
         s_window.begin = begin;
-        s_window.end = end;
-        s_window.ready = is_counted && arrive_at_cut_run(params, s_unit, end - begin);
+        s_window.end = begin + tiles;
+        s_window.ready = is_counted && arrive_at_cut_run(params, s_unit, tiles);
       }
       __syncwarp();
       if (lane == 0) {
         windows.commit(window_cursor);
       }
       window_cursor.advance();
-      begin = end;
+      begin += tiles;
     }
     __syncwarp();
     if (lane == 0) {
