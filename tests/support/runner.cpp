@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/runner.hpp"
 
+#include <cstdlib>
 #include <stdexcept>
 
 #include "support/backends.hpp"
@@ -92,7 +93,9 @@ keysieve_problem Runner::problem_for_backend(const Inputs& inputs) const {
   return problem;
 }
 
-keysieve_options Runner::options_for_backend(const RunSettings& settings) const {
+/// KEYSIEVE_PREFER_CONFIG names a configuration for every score_select that can run with it and asks for none: so all
+/// tests can be turned on a kernel that the backend would not choose by itself for their sizes.
+keysieve_options Runner::options_for_backend(const Inputs& inputs, const RunSettings& settings) const {
   keysieve_options options{};
   options.struct_size = sizeof(options);
   options.backend = backend_.c_str();
@@ -100,19 +103,27 @@ keysieve_options Runner::options_for_backend(const RunSettings& settings) const 
   options.threads = settings.threads;
   options.sm_limit = settings.sm_limit;
   options.launch_flags = settings.launch_flags;
+  const char* preferred = std::getenv("KEYSIEVE_PREFER_CONFIG");
+  if (preferred != nullptr && options.config == nullptr && inputs.problem.op == KEYSIEVE_SCORE_SELECT) {
+    const keysieve_problem problem = problem_for_backend(inputs);
+    options.config = preferred;
+    if (keysieve_supported(&problem, &options) != KEYSIEVE_OK) {
+      options.config = nullptr;
+    }
+  }
   return options;
 }
 
 keysieve_status Runner::supported(const Inputs& inputs, const RunSettings& settings) const {
   const keysieve_problem problem = problem_for_backend(inputs);
-  const keysieve_options options = options_for_backend(settings);
+  const keysieve_options options = options_for_backend(inputs, settings);
   return keysieve_supported(&problem, &options);
 }
 
 Staged Runner::stage(const Inputs& inputs, const RunSettings& settings) {
   Staged staged;
   staged.problem = problem_for_backend(inputs);
-  staged.options = options_for_backend(settings);
+  staged.options = options_for_backend(inputs, settings);
   staged.settings = settings;
   staged.inputs = inputs;
 

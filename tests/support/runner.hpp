@@ -91,7 +91,7 @@ class Runner {
 
  private:
   [[nodiscard]] keysieve_problem problem_for_backend(const Inputs& inputs) const;
-  [[nodiscard]] keysieve_options options_for_backend(const RunSettings& settings) const;
+  [[nodiscard]] keysieve_options options_for_backend(const Inputs& inputs, const RunSettings& settings) const;
 
   std::string backend_;
   int32_t device_type_ = KEYSIEVE_CPU;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "core/problem.hpp"
 #include "cuda/device_info.hpp"
@@ -91,6 +92,10 @@ struct FusedConfig {
   FusedScratch scratch;
 };
 
+/// Names for options.config.  The second treats every run as a long one, which only tests and experiments want.
+inline constexpr const char* kFusedName = "fused_sm90";
+inline constexpr const char* kFusedLongName = "fused_sm90_long";
+
 /// A pure function of capacities: the kernel itself deals the work, by the row ranges in device memory.
 inline FusedConfig choose_fused_config(const Problem& problem, const Options& options, const DeviceInfo& device) {
   FusedConfig config;
@@ -98,7 +103,8 @@ inline FusedConfig choose_fused_config(const Problem& problem, const Options& op
   config.head_dim = static_cast<int32_t>(problem.head_dim);
   const int32_t queries = FusedShape::kColumns / config.heads;
   config.scratch = FusedScratch::make(problem.topk, queries);
-  config.dense_tiles = config.scratch.row_stride / FusedShape::kTileKeys;
+  const bool all_long = options.config != nullptr && std::strcmp(options.config, kFusedLongName) == 0;
+  config.dense_tiles = all_long ? 0 : config.scratch.row_stride / FusedShape::kTileKeys;
   // No more CTAs than tiles of keys.
   const int64_t blocks = (problem.num_rows + queries - 1) / queries;
   const int64_t tiles_per_block = (problem.num_keys + FusedShape::kTileKeys - 1) / FusedShape::kTileKeys;

@@ -23,16 +23,15 @@ bool is_built(const Problem& problem, std::tuple<Configs...>*) {
   return (matches<Configs>(problem.num_heads, problem.head_dim) || ...);
 }
 
-constexpr const char* kName = "fused_sm90";
-
 /// Fewer rows than this leave most of a tile's time to the keys' way from memory; two launches that split the keys of a
 /// row over the whole GPU are faster then.
 constexpr int64_t kMinBlocks = 33;
 
 Status supports(const Problem& problem, const Options& options) noexcept {
   const bool asked_for = options.config != nullptr;
-  if (asked_for && std::strcmp(options.config, kName) != 0) {
-    return Status::error(KEYSIEVE_UNSUPPORTED, "options.config is \"%s\"; this kernel is \"%s\"", options.config, kName);
+  if (asked_for && std::strcmp(options.config, kFusedName) != 0 && std::strcmp(options.config, kFusedLongName) != 0) {
+    return Status::error(KEYSIEVE_UNSUPPORTED, "options.config is \"%s\"; this kernel has \"%s\" and \"%s\"",
+                         options.config, kFusedName, kFusedLongName);
   }
   const auto refuse = [](const char* argument) {
     return Status::error(KEYSIEVE_UNSUPPORTED,
@@ -73,7 +72,7 @@ void explain(const Problem& problem, const Options& options, const DeviceInfo& d
              size_t capacity) noexcept {
   const FusedConfig config = choose_fused_config(problem, options, device);
   std::snprintf(text, capacity, "%s: e4m3 H=%d D=%d, tile of %d keys x %d queries, rows of up to %d keys dense, %d CTAs",
-                kName, config.heads, config.head_dim, FusedShape::kTileKeys, config.scratch.queries,
+                kFusedName, config.heads, config.head_dim, FusedShape::kTileKeys, config.scratch.queries,
                 config.dense_tiles * FusedShape::kTileKeys, config.num_ctas);
 }
 
