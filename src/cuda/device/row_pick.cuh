@@ -4,8 +4,8 @@
 //     range    least and greatest of a strided sample -> kBins even bins between them; what lies outside joins an end
 //     count    every score into its bin (4 histograms side by side, so that equal scores meet less)
 //     find     the bin that holds the wanted-th score; all higher bins are picked, of this one a few
-//     mark     a bit for every picked score; scores of the found bin go to a short list, ranked there by
-//              (score, position)
+//     mark     a bit for every picked score; scores of the found bin go to a short list
+//     rank     the list, by (score, position)
 //     gather   bits -> ascending positions
 //
 // The map from score to bin is monotone and the same in count and mark, so the picked set is exact whatever the range.
@@ -63,10 +63,15 @@ struct RowPickSmem {
   static constexpr int kMaxWarps = 8;
 
   alignas(16) uint32_t histogram[kBins][kCopies];  // zero between calls
-  alignas(16) uint32_t marks[kMaxSpan / 16 + 2];   // a byte a quad
-  uint16_t positions[kMaxPicks];                   // the result
-  uint32_t boundary[kMaxBoundary];                 // ordered scores of the found bin
+  union {
+    alignas(16) float4 open_quads[kMaxBoundary];  // quads with scores of the found bin
+    uint16_t positions[kMaxPicks];    // the result
+  };
+  alignas(16) uint32_t marks[kMaxSpan / 16 + 2];  // a byte a quad
+  uint32_t open_masks[kMaxBoundary];              // 16 * quad number + which of its scores
+  uint32_t boundary[kMaxBoundary];                // ordered scores of the found bin, one by one
   uint16_t boundary_position[kMaxBoundary];
+  uint32_t num_open;
   uint32_t boundary_count;
   uint32_t warp_low[kMaxWarps];
   uint32_t warp_high[kMaxWarps];
@@ -110,6 +115,7 @@ class RowPicker {
     const int first_quad = span.begin / 4;
     const Quads quads = {first_quad, (span.end + 3) / 4 - first_quad};
     if (thread_ == 0) {
+      s_.num_open = 0;
       s_.boundary_count = 0;
     }
     if (thread_ < 4) {  // the last word's bytes past the span
@@ -119,15 +125,20 @@ class RowPicker {
     find_bin(static_cast<uint32_t>(wanted));
     auto left = static_cast<uint32_t>(wanted) - s_.bin_above;  // to be picked from the found bin
     const uint32_t code = s_.bin * LinearBins::kUnit;
-    // The lowest bin also holds what lies outside the span in its first and last quad.
-    const bool by_bits = s_.bin_count > Smem::kMaxBoundary || code == 0;
-    if (!by_bits) {
-      mark_linear(span, quads, bins, code);
-      rank_boundary(left, quads);
+    const bool by_bits = s_.bin_count > Smem::kMaxBoundary;
+    if (by_bits) {
+      left = mark_by_bits(span, quads, bins, code, left);
     } else {
-      pick_by_bits(span, quads, bins, code, left);
+      mark(span, quads, false, [&](float score, bool& higher, bool& open) {
+        const uint32_t own = bins.code(score);
+        higher = own > code;
+        open = own == code;
+      });
     }
-    gather(span, quads);
+    if (left > 0) {
+      rank_boundary(left, quads);
+    }
+    gather(quads);
     return {s_.cut, by_bits};
   }
 
@@ -157,65 +168,65 @@ class RowPicker {
 
   __device__ __forceinline__ uint8_t* mark_bytes() const { return reinterpret_cast<uint8_t*>(s_.marks); }
 
-  /// The quad at `position`, NaN where it lies outside the span.
-  __device__ __forceinline__ float4 load_quad(const ScoreSpan& span, int position) const {
-    float4 quad = span.quad(position);
-    if (position < span.begin || position + 4 > span.end) {
-      const float nan = __int_as_float(0x7FFFFFFF);
-      quad.x = span.holds(position) ? quad.x : nan;
-      quad.y = span.holds(position + 1) ? quad.y : nan;
-      quad.z = span.holds(position + 2) ? quad.z : nan;
-      quad.w = span.holds(position + 3) ? quad.w : nan;
-    }
-    return quad;
-  }
-
-  /// prepare(quads of this thread) before and visit(quad number, quad) for each quad, kQuadsInFlight loads at a time.
-  /// Every batch is spread over the whole span.
+  /// visit(quad number, quad, which of its scores belong to the span) for each quad; prepare(batch, quads of this thread)
+  /// before each batch of kQuadsInFlight.  Every batch is spread over the whole span.
   template <class Prepare, class Visit>
   __device__ __forceinline__ void for_each_quad(const ScoreSpan& span, const Quads& quads, const Prepare& prepare,
                                                 const Visit& visit) const {
-    const int batches = (quads.count + kQuadsInFlight * kThreads - 1) / (kQuadsInFlight * kThreads);
+    // Threads 0 and 1 take the first and last quad if they are not whole, the others go round.
+    const int whole_begin = span.begin % 4 != 0 ? 1 : 0;
+    const int whole_end = span.end % 4 != 0 ? quads.count - 1 : quads.count;
+    const int edge = thread_ == 0 ? 0 : quads.count - 1;
+    const bool has_edge = thread_ == 0 ? whole_begin == 1 : thread_ == 1 && whole_end < quads.count && edge >= whole_begin;
+    float4 edge_quad;
+    if (has_edge) {
+      edge_quad = span.quad(4 * (quads.first + edge));
+    }
+    const int count = whole_end - whole_begin;
+    const int batches = (count + kQuadsInFlight * kThreads - 1) / (kQuadsInFlight * kThreads);
     const int step = batches * kThreads;
 #pragma unroll 1
     for (int batch = 0; batch < batches; ++batch) {
+      // All loads before the first use of one: a lane's instructions are issued in order.
       const int first = batch * kThreads + thread_;
       float4 loaded[kQuadsInFlight];
 #pragma unroll
       for (int j = 0; j < kQuadsInFlight; ++j) {
-        const int number = first + j * step;
-        const float nan = __int_as_float(0x7FFFFFFF);
-        loaded[j] = make_float4(nan, nan, nan, nan);
-        if (number < quads.count) {
-          loaded[j] = load_quad(span, 4 * (quads.first + number));
-        }
+        loaded[j] = span.quad(4 * (quads.first + whole_begin + min(first + j * step, count - 1)));
       }
       prepare(batch, loaded);
 #pragma unroll
       for (int j = 0; j < kQuadsInFlight; ++j) {
-        const int number = first + j * step;
-        if (number < quads.count) {
-          visit(number, loaded[j]);
+        if (first + j * step < count) {
+          visit(whole_begin + first + j * step, loaded[j], 0xFU);
         }
       }
     }
-  }
-  template <class Visit>
-  __device__ __forceinline__ void for_each_quad(const ScoreSpan& span, const Quads& quads, const Visit& visit) const {
-    for_each_quad(span, quads, [](int, const float4(&)[kQuadsInFlight]) {}, visit);
+    if (has_edge) {
+      const int position = 4 * (quads.first + edge);
+      uint32_t inside = 0;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        inside |= span.holds(position + e) ? 1U << e : 0U;
+      }
+      visit(edge, edge_quad, inside);
+    }
   }
 
-  /// visit(ordered score, position) for every score of the span.
+  /// visit(score) for every score of the span.
   template <class Visit>
-  __device__ __forceinline__ void for_each_ordered(const ScoreSpan& span, const Quads& quads,
-                                                   const Visit& visit) const {
-    for_each_quad(span, quads, [&](int number, const float4& quad) {
-      const int position = 4 * (quads.first + number);
+  __device__ __forceinline__ void for_each_score(const ScoreSpan& span, const Quads& quads, const Visit& visit) const {
+    for_each_score(span, quads, [](int, const float4(&)[kQuadsInFlight]) {}, visit);
+  }
+  template <class Prepare, class Visit>
+  __device__ __forceinline__ void for_each_score(const ScoreSpan& span, const Quads& quads, const Prepare& prepare,
+                                                 const Visit& visit) const {
+    for_each_quad(span, quads, prepare, [&](int, const float4& quad, uint32_t inside) {
       const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        if (span.holds(position + e)) {
-          visit(scores[e], position + e);
+        if ((inside & (1U << e)) != 0) {
+          visit(scores[e]);
         }
       }
     });
@@ -265,12 +276,7 @@ class RowPicker {
         bins.offset = -low * scale;
       }
     };
-    for_each_quad(span, quads, measure, [&](int, const float4& quad) {
-      count(quad.x);
-      count(quad.y);
-      count(quad.z);
-      count(quad.w);
-    });
+    for_each_score(span, quads, measure, count);
     group_.sync();
     return bins;
   }
@@ -322,51 +328,66 @@ class RowPicker {
     group_.sync();
   }
 
-  __device__ __forceinline__ void add_to_boundary(float score, int position) {
-    const uint32_t slot = atomicAdd(&s_.boundary_count, 1U);
-    s_.boundary[slot] = ordered_bits(score);
-    s_.boundary_position[slot] = static_cast<uint16_t>(position);
-  }
-
-  /// Marks the scores of higher bins and lists those of the bin with `code`.  No barrier.
-  __device__ __forceinline__ void mark_linear(const ScoreSpan& span, const Quads& quads, const LinearBins& bins,
-                                              uint32_t code) {
-    for_each_quad(span, quads, [&](int number, const float4& quad) {
-      const uint32_t codes[4] = {bins.code(quad.x), bins.code(quad.y), bins.code(quad.z), bins.code(quad.w)};
-      uint32_t mark = 0;
+  /// Writes the marks of every quad.  judge(score, higher, open): `higher` ones are picked; `open` ones become tie marks
+  /// if `ties`, else their quads go to the list.  No barrier.
+  template <class Judge>
+  __device__ __forceinline__ void mark(const ScoreSpan& span, const Quads& quads, bool ties, const Judge& judge) {
+    for_each_quad(
+        span, quads, [](int, const float4(&)[kQuadsInFlight]) {},
+        [&](int number, const float4& quad, uint32_t inside) {
+          const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
+          uint32_t picked = 0;
+          uint32_t opened = 0;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        mark |= codes[e] > code ? 1U << e : 0U;
-      }
-      mark_bytes()[number] = static_cast<uint8_t>(mark);
-      if (codes[0] == code || codes[1] == code || codes[2] == code || codes[3] == code) {
-        const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (codes[e] == code) {
-            add_to_boundary(scores[e], 4 * (quads.first + number) + e);
+          for (int e = 0; e < 4; ++e) {
+            bool higher;
+            bool open;
+            judge(scores[e], higher, open);
+            picked |= higher ? 1U << e : 0U;
+            opened |= open ? 1U << e : 0U;
           }
-        }
-      }
-    });
+          picked &= inside;
+          opened &= inside;
+          if (opened != 0) {
+            if (ties) {
+              picked |= opened << 4U;
+            } else {
+              const uint32_t slot = atomicAdd(&s_.num_open, 1U);
+              s_.open_quads[slot] = quad;
+              s_.open_masks[slot] = 16U * static_cast<uint32_t>(number) + opened;
+            }
+          }
+          mark_bytes()[number] = static_cast<uint8_t>(picked);
+        });
   }
 
-  /// Marks the best `wanted` of the boundary list.  Starts with a barrier; ends without.
+  /// Marks the best `wanted` of the listed scores.  Starts with a barrier; ends without.
   __device__ __forceinline__ void rank_boundary(uint32_t wanted, const Quads& quads) {
+    group_.sync();
+    const uint32_t num_open = s_.num_open;
+#pragma unroll 1
+    for (uint32_t i = static_cast<uint32_t>(thread_) / 4; i < num_open; i += kThreads / 4) {
+      const uint32_t element = static_cast<uint32_t>(thread_) % 4;
+      const uint32_t mask = s_.open_masks[i];
+      if ((mask >> element & 1U) != 0) {
+        const uint32_t slot = atomicAdd(&s_.boundary_count, 1U);
+        s_.boundary[slot] = ordered_bits(reinterpret_cast<const float*>(&s_.open_quads[i])[element]);
+        s_.boundary_position[slot] = static_cast<uint16_t>(mask / 16 * 4 + element);
+      }
+    }
     group_.sync();
     const auto count = static_cast<int>(s_.boundary_count);
 #pragma unroll 1
     for (int i = thread_; i < count; i += kThreads) {
       const uint32_t mine = s_.boundary[i];
-      const uint32_t position = s_.boundary_position[i];
+      const uint32_t place = s_.boundary_position[i];  // from the first quad
       uint32_t rank = 0;
 #pragma unroll 4
       for (int other = 0; other < count; ++other) {
         const uint32_t ordered = s_.boundary[other];
-        rank += ordered > mine || (ordered == mine && s_.boundary_position[other] < position) ? 1U : 0U;
+        rank += ordered > mine || (ordered == mine && s_.boundary_position[other] < place) ? 1U : 0U;
       }
       if (rank < wanted) {
-        const uint32_t place = position - 4U * static_cast<uint32_t>(quads.first);
         atomicOr(&s_.marks[place / 16], 1U << (place / 4 % 4 * 8 + place % 4));
       }
       if (rank == wanted - 1) {
@@ -375,12 +396,13 @@ class RowPicker {
     }
   }
 
-  /// As mark and rank, for a bin with more scores than the list holds: narrows an interval of ordered bits first.
-  __device__ __forceinline__ void pick_by_bits(const ScoreSpan& span, const Quads& quads, const LinearBins& bins,
-                                               uint32_t code, uint32_t wanted) {
+  /// As mark, for a bin with more scores than the list holds: narrows an interval of ordered bits first.  Returns how
+  /// many of the listed scores are still to be picked.
+  __device__ __forceinline__ uint32_t mark_by_bits(const ScoreSpan& span, const Quads& quads, const LinearBins& bins,
+                                                   uint32_t code, uint32_t wanted) {
     uint32_t population = s_.bin_count;
     OrderedInterval interval = {0xFFFFFFFFU, 0};
-    for_each_ordered(span, quads, [&](float score, int) {
+    for_each_score(span, quads, [&](float score) {
       const uint32_t ordered = ordered_bits(score);
       const bool inside = bins.code(score) == code;
       interval.low = min(interval.low, inside ? ordered : 0xFFFFFFFFU);
@@ -391,7 +413,7 @@ class RowPicker {
     while (population > Smem::kMaxBoundary && interval.low < interval.high) {
       const uint32_t width = interval.high - interval.low;
       const int shift = max(0, 32 - __clz(static_cast<int>(width)) - kBinBits);
-      for_each_ordered(span, quads, [&](float score, int) {
+      for_each_score(span, quads, [&](float score) {
         const uint32_t distance = ordered_bits(score) - interval.low;
         if (distance <= width) {
           atomicAdd(&s_.histogram[distance >> shift][lane_ % Smem::kCopies], 1U);
@@ -405,31 +427,17 @@ class RowPicker {
       interval.high = min(interval.high, interval.low + ((1U << shift) - 1U));
     }
     const bool ties = population > Smem::kMaxBoundary;  // all equal, too many to list
-    for_each_quad(span, quads, [&](int number, const float4& quad) {
-      const int position = 4 * (quads.first + number);
-      const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
-      uint32_t mark = 0;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const uint32_t ordered = ordered_bits(scores[e]);
-        if (span.holds(position + e) && ordered >= interval.low) {
-          if (ordered > interval.high) {
-            mark |= 1U << e;
-          } else if (ties) {
-            mark |= 16U << e;
-          } else {
-            add_to_boundary(scores[e], position + e);
-          }
-        }
-      }
-      mark_bytes()[number] = static_cast<uint8_t>(mark);
+    mark(span, quads, ties, [&](float score, bool& higher, bool& open) {
+      const uint32_t ordered = ordered_bits(score);
+      higher = ordered > interval.high;
+      open = !higher && ordered >= interval.low;
     });
-    if (ties) {
-      take_ties(wanted, quads);
-      s_.cut = interval.low;  // by all threads, the same
-    } else {
-      rank_boundary(wanted, quads);
+    if (!ties) {
+      return wanted;
     }
+    take_ties(wanted, quads);
+    s_.cut = interval.low;  // by all threads, the same
+    return 0;
   }
 
   /// use(word number, word, sum of count(word) over the words before) for every word of marks; each warp takes a
@@ -490,7 +498,7 @@ class RowPicker {
   }
 
   /// Marks -> positions.  Starts and ends with a barrier.
-  __device__ __forceinline__ void gather(const ScoreSpan& /*span*/, const Quads& quads) {
+  __device__ __forceinline__ void gather(const Quads& quads) {
     scan_marks(
         quads, [](uint32_t word) { return static_cast<uint32_t>(__popc(word)); },
         [&](int i, uint32_t word, uint32_t slot) {

@@ -79,7 +79,7 @@ struct FusedSmem : Config::Feed {
     int32_t count;   // candidates in the list
   } rows[Config::Tile::kQueries];           // select
   int32_t is_last;                          // select: this CTA merges
-  alignas(16) uint32_t batch_counts[2][Config::kSelectWarps];  // select
+  int32_t append_counts[Config::kSelectWarps];  // select: candidates of each warp
 };
 
 struct FusedParams {

@@ -256,31 +256,19 @@ class SelectRole {
 
   // ---- long runs ----
 
-  static constexpr int kQuads = 4;                          // of a thread and batch
-  static constexpr int kBatch = kThreads * kQuads * 4;      // scores
-  static_assert(FusedShape::kWindowTiles * kTileKeys % kBatch == 0);
+  // One batch is a row of a window, or a part: this thread's quad i of a batch holds 4 scores of load i of its warp, and
+  // a warp owns a contiguous slab.
+  static constexpr int kQuads = FusedShape::kWindowTiles * kTileKeys / (4 * kThreads);
+  static constexpr int kWords = kQuads / 4;  // of packed counts, one of kFieldBits for each quad
+  static constexpr int kFieldBits = 8;       // a warp has at most 128 scores of one load
+  static_assert(kQuads * 4 * kThreads == FusedShape::kWindowTiles * kTileKeys && kQuads % 4 == 0);
+  static_assert(FusedShape::kMaxPicks <= FusedShape::kWindowTiles * kTileKeys);
 
-  struct Batch {
-    float4 quads[kQuads];
-  };
-
-  /// Position of this thread's quad i of a batch: a warp owns a contiguous slab, a lane 4 scores of each load.
-  [[nodiscard]] __device__ __forceinline__ int position_of_quad(int first, int i) const {
-    const int thread = group_.thread();
-    return first + thread / 32 * (32 * kQuads * 4) + i * (32 * 4) + thread % 32 * 4;
+  static __device__ __forceinline__ int field(uint32_t packed, int i) {
+    return static_cast<int>((packed >> (kFieldBits * i)) & ((1U << kFieldBits) - 1U));
   }
-
-  [[nodiscard]] __device__ __forceinline__ Batch load_batch(const device::ScoreSpan& span, int first) const {
-    Batch batch;
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      const int position = position_of_quad(first, i);
-      batch.quads[i] = make_float4(0, 0, 0, 0);
-      if (position < span.end) {
-        batch.quads[i] = span.quad(position);
-      }
-    }
-    return batch;
+  static __device__ __forceinline__ int sum_of_fields(uint32_t packed) {
+    return field(packed, 0) + field(packed, 1) + field(packed, 2) + field(packed, 3);
   }
 
   /// Appends what reaches `least` to entries [count, ..) of the list, in order; returns how many.  The caller's barrier
@@ -289,94 +277,88 @@ class SelectRole {
     // Between NaN and -inf lies no score.
     const float threshold = score_of_ordered_bits(max(least, kOrderedNegativeInfinity));
     const bool everything = least == kOrderedNan;
-    const device::ScoreSpan& span = from.span;
-    const int begin = count;
-    int first = span.begin / 4 * 4;
-    Batch batch = load_batch(span, first);
-    int parity = 0;
-#pragma unroll 1
-    for (; first < span.end; first += kBatch) {
-      const Batch next = load_batch(span, first + kBatch);
-      count += append_batch(from, list, count, first, batch, threshold, everything, parity);
-      batch = next;
-      parity ^= 1;
-    }
-    return count - begin;
-  }
-
-  __device__ __forceinline__ int append_batch(const Source& from, const List& list, int count, int first,
-                                              const Batch& batch, float threshold, bool everything, int parity) {
-    constexpr int kFieldBits = 8;  // a warp has at most 128 scores of one load
     const int lane = group_.thread() % 32;
     const int warp = group_.thread() / 32;
-    uint32_t passing = 0;
+    const int first = from.span.begin / 4 * 4 + warp * (32 * 4 * kQuads) + lane * 4;
+    const auto position_of_quad = [first](int i) { return first + i * (32 * 4); };
+    float4 quads[kQuads];
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
-      const float scores[4] = {batch.quads[i].x, batch.quads[i].y, batch.quads[i].z, batch.quads[i].w};
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        passing |= scores[e] >= threshold ? 1U << (4 * i + e) : 0U;
-      }
+      // Past the end, a score of the span again: it is not counted.
+      quads[i] = from.span.quad(min(position_of_quad(i), (from.span.end - 1) / 4 * 4));
     }
-    passing = everything ? 0xFFFFU : passing;
-    if (first < from.span.begin || first + kBatch > from.span.end) {
+    uint32_t passing[kWords];  // bit 8 * (i % 4) + e: score e of quad i
+    uint32_t fields[kWords];
 #pragma unroll
-      for (int i = 0; i < kQuads; ++i) {
+    for (int w = 0; w < kWords; ++w) {
+      passing[w] = 0;
+      fields[w] = 0;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          passing &= from.span.holds(position_of_quad(first, i) + e) ? ~0U : ~(1U << (4 * i + e));
+      for (int i = 0; i < 4; ++i) {
+        const float4& quad = quads[4 * w + i];
+        const int position = position_of_quad(4 * w + i);
+        uint32_t bits = (quad.x >= threshold ? 1U : 0U) | (quad.y >= threshold ? 2U : 0U) |
+                        (quad.z >= threshold ? 4U : 0U) | (quad.w >= threshold ? 8U : 0U);
+        bits = everything ? 0xFU : bits;
+        if (position < from.span.begin || position + 4 > from.span.end) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            bits &= from.span.holds(position + e) ? ~0U : ~(1U << e);
+          }
         }
+        passing[w] |= bits << (8 * i);
+        fields[w] |= static_cast<uint32_t>(__popc(bits)) << (kFieldBits * i);
       }
     }
-    uint32_t fields = 0;
+    uint32_t before[kWords];  // fields of the lanes before
+    uint32_t totals[kWords];  // of the warp
+    int warp_total = 0;
 #pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      fields |= static_cast<uint32_t>(__popc(passing & (0xFU << (4 * i)))) << (kFieldBits * i);
-    }
-    uint32_t inclusive = fields;
+    for (int w = 0; w < kWords; ++w) {
+      uint32_t inclusive = fields[w];
 #pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const uint32_t other = __shfl_up_sync(kFullMask, inclusive, offset);
-      inclusive += lane >= offset ? other : 0;
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const uint32_t other = __shfl_up_sync(kFullMask, inclusive, offset);
+        inclusive += lane >= offset ? other : 0;
+      }
+      before[w] = inclusive - fields[w];
+      totals[w] = __shfl_sync(kFullMask, inclusive, 31);
+      warp_total += sum_of_fields(totals[w]);
     }
-    const auto field = [](uint32_t packed, int i) {
-      return static_cast<int>((packed >> (kFieldBits * i)) & ((1U << kFieldBits) - 1U));
-    };
-    const uint32_t warp_fields = __shfl_sync(kFullMask, inclusive, 31);
     if (lane == 0) {
-      uint32_t sum = 0;
-#pragma unroll
-      for (int i = 0; i < kQuads; ++i) {
-        sum += static_cast<uint32_t>(field(warp_fields, i));
-      }
-      s_.batch_counts[parity][warp] = sum;  // two of them: the next batch's counts do not meet readers of this one's
+      s_.append_counts[warp] = warp_total;
     }
     group_.sync();
-    int total = 0;
+    int appended = 0;
     int slot = count;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      const auto warp_count = static_cast<int>(s_.batch_counts[parity][w]);
-      slot += w < warp ? warp_count : 0;
-      total += warp_count;
+      slot += w < warp ? s_.append_counts[w] : 0;
+      appended += s_.append_counts[w];
     }
-    if (warp_fields != 0) {
+    const auto store = [&](const auto& index_of) {
+      int warp_slot = slot;
 #pragma unroll
       for (int i = 0; i < kQuads; ++i) {
-        const float scores[4] = {batch.quads[i].x, batch.quads[i].y, batch.quads[i].z, batch.quads[i].w};
-        int lane_slot = slot + field(inclusive - fields, i);
+        const float scores[4] = {quads[i].x, quads[i].y, quads[i].z, quads[i].w};
+        int lane_slot = warp_slot + field(before[i / 4], i % 4);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          if ((passing & (1U << (4 * i + e))) != 0) {
+          if ((passing[i / 4] & (1U << (8 * (i % 4) + e))) != 0) {
             list.g_scores[lane_slot] = scores[e];
-            list.g_indices[lane_slot] = from.index(position_of_quad(first, i) + e);
+            list.g_indices[lane_slot] = index_of(position_of_quad(i) + e);
             ++lane_slot;
           }
         }
-        slot += field(warp_fields, i);
+        warp_slot += field(totals[i / 4], i % 4);
       }
+    };
+    if (from.g_indices == nullptr) {
+      store([&](int position) { return from.first_index + position; });
+    } else {
+      store([&](int position) { return __ldcg(from.g_indices + position); });
     }
-    return total;
+    return appended;
   }
 
   /// Copies the picked entries to the front of `target`, in order; it may be the list they come from, since an entry
