@@ -120,7 +120,7 @@ __device__ __forceinline__ void for_each_unit(const TileFeedParams& params, cons
       int32_t row = 0;
       for (unit.row_begin = 0; left > 0 && next_run(tiles_of_row, Tile::kQueries, row, unit.run);
            unit.row_begin = row) {
-        unit.row_end = row;
+        unit.row_end = min(row, unit.block.num_rows);
         unit.run_line = line;
         line += unit.run.size();
         if (skip >= unit.run.size()) {
