@@ -14,12 +14,18 @@
 // lowest positions are taken.  At most four rounds, for any data.
 //
 // Lanes read 16 bytes: positions come in quads, and quad q has byte q of `marks` (bit e: picked, bit 4 + e: a tie).
+//
+// Instructions are what a select warp is short of: the math warps' loop fills the instruction caches, so code that is
+// executed once pays for its fetch.  Hence small loops, and the loads of a loop run ahead of it through shared memory
+// (QuadStream) and not through unrolling.
 #pragma once
 
 #include <cstdint>
 
 #include "core/ordering.hpp"
 #include "cuda/device/radix_select.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/warp.cuh"
 
 namespace keysieve::device {
@@ -46,16 +52,130 @@ struct ScoreSpan {
   [[nodiscard]] __device__ __forceinline__ int size() const { return end - begin; }
   /// The score at a position; from L2, where another multiprocessor may have put it.
   [[nodiscard]] __device__ __forceinline__ float score(int position) const { return __ldcg(g_scores + position); }
-  [[nodiscard]] __device__ __forceinline__ float4 quad(int position) const {
-    return __ldcg(reinterpret_cast<const float4*>(g_scores + position));
-  }
   [[nodiscard]] __device__ __forceinline__ bool holds(int position) const {
     return position >= begin && position < end;
   }
+  [[nodiscard]] __device__ __forceinline__ int first_quad() const { return begin / 4; }
+  [[nodiscard]] __device__ __forceinline__ int num_quads() const { return size() > 0 ? (end + 3) / 4 - begin / 4 : 0; }
+};
+
+/// Reads the quads of a span again and again, kAhead of each thread in flight.  A thread copies only what it reads
+/// itself, so no barrier is needed.
+///
+///     open(span); pass(visit, again = true); ...; pass(visit, again = false)
+///
+/// Quads are dealt to threads round robin; a thread's quads come in strides, so that its first kAhead are spread over
+/// the span.
+template <int kThreads>
+class QuadStream {
+ public:
+  static constexpr int kAhead = 12;
+  static constexpr int kGroup = 2;  // quads a step
+  static_assert(kAhead % kGroup == 0);
+
+  struct Smem {
+    float4 quads[kAhead][kThreads];
+  };
+
+  __device__ __forceinline__ QuadStream(Smem& smem, int thread)
+      : s_quads_(ptx::shared_address(&smem.quads[0][thread])), thread_(thread) {}
+
+  /// Starts the loads of a span's first pass.
+  __device__ __forceinline__ void open(const ScoreSpan& span) {
+    ptx::cp_async_wait<0>();  // what an earlier span's last pass did not read
+    g_quads_ = span.g_scores + 4 * (span.first_quad() + thread_);
+    count_ = span.num_quads() - thread_;
+    steps_ = (span.num_quads() + kThreads * kGroup - 1) / (kThreads * kGroup) * kGroup;
+    stride_ = (steps_ + kAhead - 1) / kAhead;
+    fetch_ = {};
+    slot_ = 0;
+#pragma unroll 1
+    for (int i = 0; i < kAhead / kGroup; ++i) {
+      fetch_group(true);
+    }
+  }
+
+  /// visit(number of the quad in the span, quad) for every quad of this thread; `again`: another pass follows.
+  template <class Visit>
+  __device__ __forceinline__ void pass(bool again, const Visit& visit) {
+    Place place;
+#pragma unroll 1
+    for (int step = 0; step < steps_; step += kGroup) {
+      ptx::cp_async_wait<kAhead / kGroup - 1>();
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        if (place.index * kThreads < count_) {
+          visit(place.index * kThreads + thread_, read(slot_ + i));
+        }
+        place.advance(stride_, steps_);
+      }
+      fetch_group(again || step + kAhead < steps_);
+    }
+  }
+
+  /// visit(quad) for some of this thread's quads, spread over the span, after open and before the first pass.
+  template <class Visit>
+  __device__ __forceinline__ void sample(const Visit& visit) const {
+    constexpr int kSampled = 4;
+    ptx::cp_async_wait<0>();
+    Place place = {};
+#pragma unroll 1
+    for (int step = 0; step < min(steps_, kAhead); ++step) {
+      if (step % (kAhead / kSampled) == 0 && place.index * kThreads < count_) {
+        visit(read(step));
+      }
+      place.advance(stride_, steps_);
+    }
+  }
+
+ private:
+  /// Walks 0, s, 2s .. 1, 1 + s .. through `steps` numbers, and starts again.
+  struct Place {
+    int index = 0;
+    int phase = 0;
+    __device__ __forceinline__ void advance(int stride, int steps) {
+      index += stride;
+      if (index >= steps) {
+        phase = phase + 1 < stride ? phase + 1 : 0;
+        index = phase;
+      }
+    }
+  };
+
+  __device__ __forceinline__ float4 read(int slot) const {
+    float4 quad;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(quad.x), "=f"(quad.y), "=f"(quad.z), "=f"(quad.w)
+                 : "r"(s_quads_ + static_cast<uint32_t>(slot) * (16U * kThreads)));
+    return quad;
+  }
+
+  /// Starts the next kGroup loads, into the slots just read.
+  __device__ __forceinline__ void fetch_group(bool wanted) {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      if (wanted && fetch_.index * kThreads < count_) {
+        ptx::cp_async_16(s_quads_ + static_cast<uint32_t>(slot_ + i) * (16U * kThreads),
+                         g_quads_ + fetch_.index * (4 * kThreads));
+      }
+      fetch_.advance(stride_, steps_);
+    }
+    ptx::cp_async_commit();
+    slot_ = slot_ + kGroup < kAhead ? slot_ + kGroup : 0;
+  }
+
+  uint32_t s_quads_;
+  int thread_;
+  const float* g_quads_ = nullptr;
+  int count_ = 0;   // quads from this thread's first on
+  int steps_ = 0;   // of a pass
+  int stride_ = 0;
+  Place fetch_;     // of the next load
+  int slot_ = 0;    // next to be read, and then fetched into
 };
 
 /// Shared memory of a RowPicker.
-template <int kMaxSpan, int kMaxPicks>
+template <int kThreads, int kMaxSpan, int kMaxPicks>
 struct RowPickSmem {
   static constexpr int kBins = 1024;
   static constexpr int kCopies = 4;
@@ -63,9 +183,10 @@ struct RowPickSmem {
   static constexpr int kMaxWarps = 8;
 
   alignas(16) uint32_t histogram[kBins][kCopies];  // zero between calls
+  typename QuadStream<kThreads>::Smem stream;
   union {
     alignas(16) float4 open_quads[kMaxBoundary];  // quads with scores of the found bin
-    uint16_t positions[kMaxPicks];    // the result
+    uint16_t positions[kMaxPicks];                // the result
   };
   alignas(16) uint32_t marks[kMaxSpan / 16 + 2];  // a byte a quad
   uint32_t open_masks[kMaxBoundary];              // 16 * quad number + which of its scores
@@ -84,8 +205,8 @@ struct RowPickSmem {
 
 /// What a pick found out besides the positions.
 struct PickResult {
-  uint32_t cut;      // ordered bits of the least score picked
-  bool by_bits;      // the bins did not tell the scores apart
+  uint32_t cut;  // ordered bits of the least score picked
+  bool by_bits;  // the bins did not tell the scores apart
 };
 
 template <class Group, class Smem>
@@ -95,11 +216,15 @@ class RowPicker {
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kBins = Smem::kBins;
   static constexpr int kBinBits = 10;
-  static constexpr int kQuadsInFlight = 8;
   static_assert(kWarps <= Smem::kMaxWarps);
 
   __device__ __forceinline__ RowPicker(Group group, Smem& smem)
-      : group_(group), s_(smem), thread_(group.thread()), lane_(thread_ & 31), warp_(thread_ >> 5) {}
+      : group_(group),
+        s_(smem),
+        stream_(smem.stream, group.thread()),
+        thread_(group.thread()),
+        lane_(thread_ & 31),
+        warp_(thread_ >> 5) {}
 
   /// Once, before anything else; ends with a barrier.
   __device__ __forceinline__ void initialise() {
@@ -109,48 +234,52 @@ class RowPicker {
     group_.sync();
   }
 
-  /// smem.positions[0, wanted) = positions of the best `wanted` scores, ascending; 1 <= wanted < span.size().
-  /// Among equal scores the lower position wins.  By all threads of the group; ends with a barrier.
-  __device__ __forceinline__ PickResult pick(const ScoreSpan& span, int wanted) {
-    const int first_quad = span.begin / 4;
-    const Quads quads = {first_quad, (span.end + 3) / 4 - first_quad};
-    if (thread_ == 0) {
-      s_.num_open = 0;
-      s_.boundary_count = 0;
-    }
-    if (thread_ < 4) {  // the last word's bytes past the span
-      mark_bytes()[quads.count + thread_] = 0;
-    }
-    const LinearBins bins = count_linear(span, quads);
+  /// Starts the loads for the next pick or pick_reaching.
+  __device__ __forceinline__ void open(const ScoreSpan& span) { stream_.open(span); }
+
+  /// smem.positions[0, wanted) = positions of the best `wanted` scores of the opened span, ascending;
+  /// 1 <= wanted < span.size().  Among equal scores the lower position wins.  `read()` is called when the span has been
+  /// read: another may be opened.  By all threads of the group; ends with a barrier.
+  template <class Read>
+  __device__ __forceinline__ PickResult pick(const ScoreSpan& span, int wanted, const Read& read) {
+    begin_marks(span);
+    const LinearBins bins = count_linear(span);
     find_bin(static_cast<uint32_t>(wanted));
     auto left = static_cast<uint32_t>(wanted) - s_.bin_above;  // to be picked from the found bin
     const uint32_t code = s_.bin * LinearBins::kUnit;
     const bool by_bits = s_.bin_count > Smem::kMaxBoundary;
     if (by_bits) {
-      left = mark_by_bits(span, quads, bins, code, left);
+      left = mark_by_bits(span, bins, code, left);
     } else {
-      mark(span, quads, false, [&](float score, bool& higher, bool& open) {
+      mark(span, false, [&](float score, bool& higher, bool& open) {
         const uint32_t own = bins.code(score);
         higher = own > code;
         open = own == code;
       });
     }
+    read();
     if (left > 0) {
-      rank_boundary(left, quads);
+      rank_boundary(span, left);
     }
-    gather(quads);
+    gather(span);
     return {s_.cut, by_bits};
+  }
+
+  /// smem.positions = positions of the scores >= threshold of the opened span, ascending; returns how many.  NaN
+  /// reaches nothing.  `read` as above.  Ends with a barrier.
+  template <class Read>
+  __device__ __forceinline__ int pick_reaching(const ScoreSpan& span, float threshold, const Read& read) {
+    begin_marks(span);
+    mark(span, false, [&](float score, bool& higher, bool& open) {
+      higher = score >= threshold;
+      open = false;
+    });
+    read();
+    return gather(span);
   }
 
  private:
   static constexpr uint32_t kFullMask = 0xFFFFFFFFU;
-
-  /// Quads [first, first + count) of a span.
-  struct Quads {
-    int first;
-    int count;
-    [[nodiscard]] __device__ __forceinline__ int words() const { return (count + 3) / 4; }
-  };
 
   /// Score -> kUnit * bin, monotone for any finite scale >= 0 and offset: a fused multiply-add that saturates to
   /// [0, 1] (NaN to 0), and one that aligns the bin with a field of the sum's bits.
@@ -168,68 +297,29 @@ class RowPicker {
 
   __device__ __forceinline__ uint8_t* mark_bytes() const { return reinterpret_cast<uint8_t*>(s_.marks); }
 
-  /// visit(quad number, quad, which of its scores belong to the span) for each quad; prepare(batch, quads of this thread)
-  /// before each batch of kQuadsInFlight.  Every batch is spread over the whole span.
-  template <class Prepare, class Visit>
-  __device__ __forceinline__ void for_each_quad(const ScoreSpan& span, const Quads& quads, const Prepare& prepare,
-                                                const Visit& visit) const {
-    // Threads 0 and 1 take the first and last quad if they are not whole, the others go round.
-    const int whole_begin = span.begin % 4 != 0 ? 1 : 0;
-    const int whole_end = span.end % 4 != 0 ? quads.count - 1 : quads.count;
-    const int edge = thread_ == 0 ? 0 : quads.count - 1;
-    const bool has_edge = thread_ == 0 ? whole_begin == 1 : thread_ == 1 && whole_end < quads.count && edge >= whole_begin;
-    float4 edge_quad;
-    if (has_edge) {
-      edge_quad = span.quad(4 * (quads.first + edge));
-    }
-    const int count = whole_end - whole_begin;
-    const int batches = (count + kQuadsInFlight * kThreads - 1) / (kQuadsInFlight * kThreads);
-    const int step = batches * kThreads;
-#pragma unroll 1
-    for (int batch = 0; batch < batches; ++batch) {
-      // All loads before the first use of one: a lane's instructions are issued in order.
-      const int first = batch * kThreads + thread_;
-      float4 loaded[kQuadsInFlight];
+  /// Which scores of quad `number` belong to the span.
+  static __device__ __forceinline__ uint32_t inside(const ScoreSpan& span, int number) {
+    const int position = 4 * (span.first_quad() + number);
+    uint32_t mask = 0;
 #pragma unroll
-      for (int j = 0; j < kQuadsInFlight; ++j) {
-        loaded[j] = span.quad(4 * (quads.first + whole_begin + min(first + j * step, count - 1)));
-      }
-      prepare(batch, loaded);
-#pragma unroll
-      for (int j = 0; j < kQuadsInFlight; ++j) {
-        if (first + j * step < count) {
-          visit(whole_begin + first + j * step, loaded[j], 0xFU);
-        }
-      }
+    for (int e = 0; e < 4; ++e) {
+      mask |= span.holds(position + e) ? 1U << e : 0U;
     }
-    if (has_edge) {
-      const int position = 4 * (quads.first + edge);
-      uint32_t inside = 0;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        inside |= span.holds(position + e) ? 1U << e : 0U;
-      }
-      visit(edge, edge_quad, inside);
-    }
+    return mask;
   }
 
-  /// visit(score) for every score of the span.
+  /// visit(score) for the scores of a quad that belong to the span.
   template <class Visit>
-  __device__ __forceinline__ void for_each_score(const ScoreSpan& span, const Quads& quads, const Visit& visit) const {
-    for_each_score(span, quads, [](int, const float4(&)[kQuadsInFlight]) {}, visit);
-  }
-  template <class Prepare, class Visit>
-  __device__ __forceinline__ void for_each_score(const ScoreSpan& span, const Quads& quads, const Prepare& prepare,
-                                                 const Visit& visit) const {
-    for_each_quad(span, quads, prepare, [&](int, const float4& quad, uint32_t inside) {
-      const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
+  static __device__ __forceinline__ void for_each_inside(const ScoreSpan& span, int number, const float4& quad,
+                                                         const Visit& visit) {
+    const uint32_t mask = inside(span, number);
+    const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if ((inside & (1U << e)) != 0) {
-          visit(scores[e]);
-        }
+    for (int e = 0; e < 4; ++e) {
+      if ((mask & (1U << e)) != 0) {
+        visit(scores[e]);
       }
-    });
+    }
   }
 
   /// Least and greatest over the group.  One barrier; another must follow before the next call.
@@ -250,33 +340,42 @@ class RowPicker {
     return interval;
   }
 
-  /// Fills the histogram with bins that span the first batch's scores.  Ends with a barrier.
-  __device__ __forceinline__ LinearBins count_linear(const ScoreSpan& span, const Quads& quads) {
+  /// A position's bin of this lane's copy of the histogram, from a code.
+  __device__ __forceinline__ uint32_t* s_counter(uint32_t code) const {
+    return reinterpret_cast<uint32_t*>(reinterpret_cast<uint8_t*>(s_.histogram) +
+                                       lane_ % Smem::kCopies * sizeof(uint32_t) + code);
+  }
+
+  /// Fills the histogram with bins that span a sample of the scores.  Ends with a barrier.
+  __device__ __forceinline__ LinearBins count_linear(const ScoreSpan& span) {
+    float least = __int_as_float(0x7F800000);
+    float greatest = -least;
+    stream_.sample([&](const float4& quad) {
+      least = fminf(least, fminf(fminf(quad.x, quad.y), fminf(quad.z, quad.w)));
+      greatest = fmaxf(greatest, fmaxf(fmaxf(quad.x, quad.y), fmaxf(quad.z, quad.w)));
+    });
+    const OrderedInterval interval = reduce_interval(ordered_bits(least), ordered_bits(greatest));
+    const float low = score_of_ordered_bits(interval.low);
+    const float scale = 1.0F / (score_of_ordered_bits(interval.high) - low);
     LinearBins bins;
-    uint8_t* s_histogram = reinterpret_cast<uint8_t*>(s_.histogram) + lane_ % Smem::kCopies * sizeof(uint32_t);
-    const auto count = [&](float score) {
-      atomicAdd(reinterpret_cast<uint32_t*>(s_histogram + bins.code(score)), 1U);
-    };
-    const auto measure = [&](int batch, const float4(&sample)[kQuadsInFlight]) {
-      if (batch > 0) {
-        return;
+    if (scale > 0.0F && scale < 1e30F) {  // neither infinite ends nor equal ones
+      bins.scale = scale;
+      bins.offset = -low * scale;
+    }
+    stream_.pass(true, [&](int, const float4& quad) {
+      atomicAdd(s_counter(bins.code(quad.x)), 1U);
+      atomicAdd(s_counter(bins.code(quad.y)), 1U);
+      atomicAdd(s_counter(bins.code(quad.z)), 1U);
+      atomicAdd(s_counter(bins.code(quad.w)), 1U);
+    });
+    // Take back what the first and last quad have outside the span: at most 3 positions on each side.
+    if (thread_ < 8) {
+      const int position = thread_ < 4 ? 4 * span.first_quad() + thread_ : (span.end - 1) / 4 * 4 + thread_ - 4;
+      const bool outside = thread_ < 4 ? position < span.begin : position >= span.end;
+      if (outside) {
+        atomicSub(s_counter(bins.code(span.score(position))), 1U);
       }
-      float least = __int_as_float(0x7F800000);
-      float greatest = -least;
-#pragma unroll
-      for (const float4& quad : sample) {
-        least = fminf(least, fminf(fminf(quad.x, quad.y), fminf(quad.z, quad.w)));
-        greatest = fmaxf(greatest, fmaxf(fmaxf(quad.x, quad.y), fmaxf(quad.z, quad.w)));
-      }
-      const OrderedInterval interval = reduce_interval(ordered_bits(least), ordered_bits(greatest));
-      const float low = score_of_ordered_bits(interval.low);
-      const float scale = 1.0F / (score_of_ordered_bits(interval.high) - low);
-      if (scale > 0.0F && scale < 1e30F) {  // neither infinite ends nor equal ones
-        bins.scale = scale;
-        bins.offset = -low * scale;
-      }
-    };
-    for_each_score(span, quads, measure, count);
+    }
     group_.sync();
     return bins;
   }
@@ -286,18 +385,15 @@ class RowPicker {
     // Thread 0 owns the highest bins, so that a prefix sum over threads counts from the top.
     constexpr int kBinsPerThread = (kBins + kThreads - 1) / kThreads;
     const int last_bin = kBins - 1 - thread_ * kBinsPerThread;
-    uint32_t counts[kBinsPerThread];
+    const int first_bin = max(last_bin - kBinsPerThread, -1);
+    const auto count_of = [&](int bin) {
+      const uint4 copies = *reinterpret_cast<const uint4*>(s_.histogram[bin]);
+      return copies.x + copies.y + copies.z + copies.w;
+    };
     uint32_t mine = 0;
-#pragma unroll
-    for (int b = 0; b < kBinsPerThread; ++b) {
-      counts[b] = 0;
-      if (last_bin - b >= 0) {
-        auto* s_copies = reinterpret_cast<uint4*>(s_.histogram[last_bin - b]);
-        const uint4 copies = *s_copies;
-        *s_copies = make_uint4(0, 0, 0, 0);
-        counts[b] = copies.x + copies.y + copies.z + copies.w;
-      }
-      mine += counts[b];
+#pragma unroll 1
+    for (int bin = last_bin; bin > first_bin; --bin) {
+      mine += count_of(bin);
     }
     uint32_t inclusive = mine;
 #pragma unroll
@@ -315,55 +411,75 @@ class RowPicker {
       above += w < warp_ ? s_.warp_count[w] : 0;
     }
     if (above < wanted && wanted <= above + mine) {
-#pragma unroll
-      for (int b = 0; b < kBinsPerThread; ++b) {
-        if (above < wanted && wanted <= above + counts[b]) {
-          s_.bin = static_cast<uint32_t>(last_bin - b);
-          s_.bin_above = above;
-          s_.bin_count = counts[b];
-        }
-        above += counts[b];
+      int bin = last_bin;
+      uint32_t count = count_of(bin);
+#pragma unroll 1
+      while (above + count < wanted) {
+        above += count;
+        --bin;
+        count = count_of(bin);
       }
+      s_.bin = static_cast<uint32_t>(bin);
+      s_.bin_above = above;
+      s_.bin_count = count;
+    }
+#pragma unroll 1
+    for (int bin = last_bin; bin > first_bin; --bin) {
+      *reinterpret_cast<uint4*>(s_.histogram[bin]) = make_uint4(0, 0, 0, 0);
     }
     group_.sync();
   }
 
-  /// Writes the marks of every quad.  judge(score, higher, open): `higher` ones are picked; `open` ones become tie marks
-  /// if `ties`, else their quads go to the list.  No barrier.
-  template <class Judge>
-  __device__ __forceinline__ void mark(const ScoreSpan& span, const Quads& quads, bool ties, const Judge& judge) {
-    for_each_quad(
-        span, quads, [](int, const float4(&)[kQuadsInFlight]) {},
-        [&](int number, const float4& quad, uint32_t inside) {
-          const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
-          uint32_t picked = 0;
-          uint32_t opened = 0;
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            bool higher;
-            bool open;
-            judge(scores[e], higher, open);
-            picked |= higher ? 1U << e : 0U;
-            opened |= open ? 1U << e : 0U;
-          }
-          picked &= inside;
-          opened &= inside;
-          if (opened != 0) {
-            if (ties) {
-              picked |= opened << 4U;
-            } else {
-              const uint32_t slot = atomicAdd(&s_.num_open, 1U);
-              s_.open_quads[slot] = quad;
-              s_.open_masks[slot] = 16U * static_cast<uint32_t>(number) + opened;
-            }
-          }
-          mark_bytes()[number] = static_cast<uint8_t>(picked);
-        });
+  /// Before mark; a barrier must lie between.
+  __device__ __forceinline__ void begin_marks(const ScoreSpan& span) {
+    if (thread_ == 0) {
+      s_.num_open = 0;
+      s_.boundary_count = 0;
+    }
+    if (thread_ < 4) {  // the last word's bytes past the span
+      mark_bytes()[span.num_quads() + thread_] = 0;
+    }
   }
 
-  /// Marks the best `wanted` of the listed scores.  Starts with a barrier; ends without.
-  __device__ __forceinline__ void rank_boundary(uint32_t wanted, const Quads& quads) {
+  /// Writes the marks of every quad.  judge(score, higher, open): `higher` ones are picked; `open` ones become tie marks
+  /// if `ties`, else their quads go to the list, those outside the span too.  Contains a barrier; another must follow
+  /// before marks are read.
+  template <class Judge>
+  __device__ __forceinline__ void mark(const ScoreSpan& span, bool ties, const Judge& judge) {
+    stream_.pass(false, [&](int number, const float4& quad) {
+      const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
+      uint32_t picked = 0;
+      uint32_t opened = 0;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        bool higher;
+        bool open;
+        judge(scores[e], higher, open);
+        picked |= higher ? 1U << e : 0U;
+        opened |= open ? 1U << e : 0U;
+      }
+      if (opened != 0) {
+        if (ties) {
+          picked |= opened << 4U;
+        } else if (const uint32_t own = opened & inside(span, number); own != 0) {
+          const uint32_t slot = atomicAdd(&s_.num_open, 1U);
+          s_.open_quads[slot] = quad;
+          s_.open_masks[slot] = 16U * static_cast<uint32_t>(number) + own;
+        }
+      }
+      mark_bytes()[number] = static_cast<uint8_t>(picked);
+    });
     group_.sync();
+    if (thread_ < 2) {
+      const int number = thread_ == 0 ? 0 : span.num_quads() - 1;
+      if (thread_ == 0 || number > 0) {
+        mark_bytes()[number] &= static_cast<uint8_t>(inside(span, number) * 17U);
+      }
+    }
+  }
+
+  /// Marks the best `wanted` of the listed scores.  Contains a barrier; ends without.
+  __device__ __forceinline__ void rank_boundary(const ScoreSpan& span, uint32_t wanted) {
     const uint32_t num_open = s_.num_open;
 #pragma unroll 1
     for (uint32_t i = static_cast<uint32_t>(thread_) / 4; i < num_open; i += kThreads / 4) {
@@ -382,7 +498,7 @@ class RowPicker {
       const uint32_t mine = s_.boundary[i];
       const uint32_t place = s_.boundary_position[i];  // from the first quad
       uint32_t rank = 0;
-#pragma unroll 4
+#pragma unroll 2
       for (int other = 0; other < count; ++other) {
         const uint32_t ordered = s_.boundary[other];
         rank += ordered > mine || (ordered == mine && s_.boundary_position[other] < place) ? 1U : 0U;
@@ -398,26 +514,30 @@ class RowPicker {
 
   /// As mark, for a bin with more scores than the list holds: narrows an interval of ordered bits first.  Returns how
   /// many of the listed scores are still to be picked.
-  __device__ __forceinline__ uint32_t mark_by_bits(const ScoreSpan& span, const Quads& quads, const LinearBins& bins,
-                                                   uint32_t code, uint32_t wanted) {
+  __device__ __forceinline__ uint32_t mark_by_bits(const ScoreSpan& span, const LinearBins& bins, uint32_t code,
+                                                   uint32_t wanted) {
     uint32_t population = s_.bin_count;
     OrderedInterval interval = {0xFFFFFFFFU, 0};
-    for_each_score(span, quads, [&](float score) {
-      const uint32_t ordered = ordered_bits(score);
-      const bool inside = bins.code(score) == code;
-      interval.low = min(interval.low, inside ? ordered : 0xFFFFFFFFU);
-      interval.high = max(interval.high, inside ? ordered : 0U);
+    stream_.pass(true, [&](int number, const float4& quad) {
+      for_each_inside(span, number, quad, [&](float score) {
+        const uint32_t ordered = ordered_bits(score);
+        const bool in_bin = bins.code(score) == code;
+        interval.low = min(interval.low, in_bin ? ordered : 0xFFFFFFFFU);
+        interval.high = max(interval.high, in_bin ? ordered : 0U);
+      });
     });
     interval = reduce_interval(interval.low, interval.high);
 #pragma unroll 1
     while (population > Smem::kMaxBoundary && interval.low < interval.high) {
       const uint32_t width = interval.high - interval.low;
       const int shift = max(0, 32 - __clz(static_cast<int>(width)) - kBinBits);
-      for_each_score(span, quads, [&](float score) {
-        const uint32_t distance = ordered_bits(score) - interval.low;
-        if (distance <= width) {
-          atomicAdd(&s_.histogram[distance >> shift][lane_ % Smem::kCopies], 1U);
-        }
+      stream_.pass(true, [&](int number, const float4& quad) {
+        for_each_inside(span, number, quad, [&](float score) {
+          const uint32_t distance = ordered_bits(score) - interval.low;
+          if (distance <= width) {
+            atomicAdd(s_counter((distance >> shift) * LinearBins::kUnit), 1U);
+          }
+        });
       });
       group_.sync();
       find_bin(wanted);
@@ -427,7 +547,7 @@ class RowPicker {
       interval.high = min(interval.high, interval.low + ((1U << shift) - 1U));
     }
     const bool ties = population > Smem::kMaxBoundary;  // all equal, too many to list
-    mark(span, quads, ties, [&](float score, bool& higher, bool& open) {
+    mark(span, ties, [&](float score, bool& higher, bool& open) {
       const uint32_t ordered = ordered_bits(score);
       higher = ordered > interval.high;
       open = !higher && ordered >= interval.low;
@@ -435,22 +555,22 @@ class RowPicker {
     if (!ties) {
       return wanted;
     }
-    take_ties(wanted, quads);
+    take_ties(span, wanted);
     s_.cut = interval.low;  // by all threads, the same
     return 0;
   }
 
   /// use(word number, word, sum of count(word) over the words before) for every word of marks; each warp takes a
-  /// contiguous part.  Starts with a barrier and contains another.
+  /// contiguous part.  Returns the sum over all.  Starts with a barrier and contains another.
   template <class Count, class Use>
-  __device__ __forceinline__ void scan_marks(const Quads& quads, const Count& count, const Use& use) {
-    const int words = quads.words();
+  __device__ __forceinline__ uint32_t scan_marks(const ScoreSpan& span, const Count& count, const Use& use) {
+    const int words = (span.num_quads() + 3) / 4;
     const int part = (words + kWarps - 1) / kWarps;
     const int begin = min(warp_ * part, words);
     const int end = min(begin + part, words);
     group_.sync();
     uint32_t mine = 0;
-#pragma unroll 2
+#pragma unroll 1
     for (int i = begin + lane_; i < end; i += 32) {
       mine += count(s_.marks[i]);
     }
@@ -460,9 +580,11 @@ class RowPicker {
     }
     group_.sync();
     uint32_t before = 0;
+    uint32_t total = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       before += w < warp_ ? s_.warp_count[w] : 0;
+      total += s_.warp_count[w];
     }
 #pragma unroll 1
     for (int base = begin; base < end; base += 32) {
@@ -480,29 +602,31 @@ class RowPicker {
       }
       before += __shfl_sync(kFullMask, inclusive, 31);
     }
+    return total;
   }
 
   /// Turns the first `wanted` tie marks into marks.
-  __device__ __forceinline__ void take_ties(uint32_t wanted, const Quads& quads) {
+  __device__ __forceinline__ void take_ties(const ScoreSpan& span, uint32_t wanted) {
     const auto ties_of = [](uint32_t word) { return word & 0xF0F0F0F0U; };
-    scan_marks(
-        quads, [&](uint32_t word) { return static_cast<uint32_t>(__popc(ties_of(word))); },
-        [&](int i, uint32_t word, uint32_t before) {
-          uint32_t ties = ties_of(word);
-          for (uint32_t surplus = before + __popc(ties) > wanted ? before + __popc(ties) - wanted : 0;
-               surplus > 0 && ties != 0; --surplus) {
-            ties &= ~(0x80000000U >> __clz(static_cast<int>(ties)));
-          }
-          s_.marks[i] = (word & 0x0F0F0F0FU) | ties >> 4U;
-        });
+    const auto count = [&](uint32_t word) { return static_cast<uint32_t>(__popc(ties_of(word))); };
+    scan_marks(span, count, [&](int i, uint32_t word, uint32_t before) {
+      uint32_t ties = ties_of(word);
+      const uint32_t upto = before + count(word);
+#pragma unroll 1
+      for (uint32_t surplus = upto > wanted ? upto - wanted : 0; surplus > 0 && ties != 0; --surplus) {
+        ties &= ~(0x80000000U >> __clz(static_cast<int>(ties)));
+      }
+      s_.marks[i] = (word & 0x0F0F0F0FU) | ties >> 4U;
+    });
   }
 
-  /// Marks -> positions.  Starts and ends with a barrier.
-  __device__ __forceinline__ void gather(const Quads& quads) {
-    scan_marks(
-        quads, [](uint32_t word) { return static_cast<uint32_t>(__popc(word)); },
+  /// Marks -> positions; returns how many.  Starts and ends with a barrier.
+  __device__ __forceinline__ int gather(const ScoreSpan& span) {
+    const uint32_t count = scan_marks(
+        span, [](uint32_t word) { return static_cast<uint32_t>(__popc(word)); },
         [&](int i, uint32_t word, uint32_t slot) {
-          const uint32_t first = 4U * static_cast<uint32_t>(quads.first) + 16U * static_cast<uint32_t>(i);
+          const uint32_t first = 4U * static_cast<uint32_t>(span.first_quad()) + 16U * static_cast<uint32_t>(i);
+#pragma unroll 1
           while (word != 0) {
             const auto bit = static_cast<uint32_t>(__ffs(static_cast<int>(word)) - 1);
             word &= word - 1;
@@ -510,10 +634,12 @@ class RowPicker {
           }
         });
     group_.sync();
+    return static_cast<int>(count);
   }
 
   Group group_;
   Smem& s_;
+  QuadStream<kThreads> stream_;
   int thread_;
   int lane_;
   int warp_;

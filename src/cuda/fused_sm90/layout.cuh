@@ -34,15 +34,17 @@ struct FusedKernelConfig {
   static constexpr int kMathRegisters = 208;
   static constexpr int kAuxiliaryRegisters = 88;
   static constexpr int kUnitStages = 2;
-  static constexpr int kKeyStages = 8;
+  static constexpr int kKeyStages = 6;
   static constexpr int kWindows = 2;
   static constexpr FusedShape kShape = {Tile::kQueries};
 
   using Feed = device::TileFeedSmem<Tile, kUnitStages, kKeyStages>;
   using SelectGroup = device::WarpsGroup<32 * kSelectWarps, kSelectBarrier>;
   static constexpr FusedScratch kLargestScratch = FusedScratch::make(FusedShape::kMaxPicks, Tile::kQueries);
-  using PickSmem = device::RowPickSmem<std::max(kShape.row_stride(), kLargestScratch.list_capacity),
-                                       FusedShape::kMaxPicks>;
+  // A list or a row of a dense window is picked from; of a row of a long one, all keys may be taken.
+  static constexpr int kMaxSpan = std::max(kShape.row_stride(), kLargestScratch.list_capacity);
+  static constexpr int kMaxPositions = std::max(FusedShape::kMaxPicks, FusedShape::kWindowTiles * Tile::kKeys);
+  using PickSmem = device::RowPickSmem<SelectGroup::kThreads, kMaxSpan, kMaxPositions>;
 };
 
 /// A unit as math and select need it.  No tiles: there is no more work.
@@ -79,7 +81,6 @@ struct FusedSmem : Config::Feed {
     int32_t count;   // candidates in the list
   } rows[Config::Tile::kQueries];           // select
   int32_t is_last;                          // select: this CTA merges
-  int32_t append_counts[Config::kSelectWarps];  // select: candidates of each warp
 };
 
 struct FusedParams {

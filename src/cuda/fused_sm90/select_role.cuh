@@ -226,7 +226,8 @@ class SelectRole {
     const bool all = wanted == kept.span.size();
     uint32_t cut = kOrderedNan;
     if (!all) {
-      const device::PickResult picked = picker_.pick(kept.span, wanted);
+      picker_.open(kept.span);
+      const device::PickResult picked = picker_.pick(kept.span, wanted, [] {});
       cut = picked.cut + 1;  // later keys must exceed it
       add_stat(device::kStatRepairedRows, picked.by_bits ? 1 : 0);
     }
@@ -254,110 +255,24 @@ class SelectRole {
     }
   }
 
-  // ---- long runs ----
-
-  // One batch is a row of a window, or a part: this thread's quad i of a batch holds 4 scores of load i of its warp, and
-  // a warp owns a contiguous slab.
-  static constexpr int kQuads = FusedShape::kWindowTiles * kTileKeys / (4 * kThreads);
-  static constexpr int kWords = kQuads / 4;  // of packed counts, one of kFieldBits for each quad
-  static constexpr int kFieldBits = 8;       // a warp has at most 128 scores of one load
-  static_assert(kQuads * 4 * kThreads == FusedShape::kWindowTiles * kTileKeys && kQuads % 4 == 0);
-  static_assert(FusedShape::kMaxPicks <= FusedShape::kWindowTiles * kTileKeys);
-
-  static __device__ __forceinline__ int field(uint32_t packed, int i) {
-    return static_cast<int>((packed >> (kFieldBits * i)) & ((1U << kFieldBits) - 1U));
-  }
-  static __device__ __forceinline__ int sum_of_fields(uint32_t packed) {
-    return field(packed, 0) + field(packed, 1) + field(packed, 2) + field(packed, 3);
-  }
+  // ---- lists ----
 
   /// Appends what reaches `least` to entries [count, ..) of the list, in order; returns how many.  The caller's barrier
   /// completes it.
   __device__ __forceinline__ int append(const Source& from, const List& list, int count, uint32_t least) {
+    const List end = {list.g_scores + count, list.g_indices + count};
+    if (from.span.size() == 0) {
+      return 0;
+    }
+    if (least == kOrderedNan) {
+      move(from, end, from.span.size(), [&](int slot) { return from.span.begin + slot; });
+      return from.span.size();
+    }
     // Between NaN and -inf lies no score.
     const float threshold = score_of_ordered_bits(max(least, kOrderedNegativeInfinity));
-    const bool everything = least == kOrderedNan;
-    const int lane = group_.thread() % 32;
-    const int warp = group_.thread() / 32;
-    const int first = from.span.begin / 4 * 4 + warp * (32 * 4 * kQuads) + lane * 4;
-    const auto position_of_quad = [first](int i) { return first + i * (32 * 4); };
-    float4 quads[kQuads];
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      // Past the end, a score of the span again: it is not counted.
-      quads[i] = from.span.quad(min(position_of_quad(i), (from.span.end - 1) / 4 * 4));
-    }
-    uint32_t passing[kWords];  // bit 8 * (i % 4) + e: score e of quad i
-    uint32_t fields[kWords];
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      passing[w] = 0;
-      fields[w] = 0;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float4& quad = quads[4 * w + i];
-        const int position = position_of_quad(4 * w + i);
-        uint32_t bits = (quad.x >= threshold ? 1U : 0U) | (quad.y >= threshold ? 2U : 0U) |
-                        (quad.z >= threshold ? 4U : 0U) | (quad.w >= threshold ? 8U : 0U);
-        bits = everything ? 0xFU : bits;
-        if (position < from.span.begin || position + 4 > from.span.end) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            bits &= from.span.holds(position + e) ? ~0U : ~(1U << e);
-          }
-        }
-        passing[w] |= bits << (8 * i);
-        fields[w] |= static_cast<uint32_t>(__popc(bits)) << (kFieldBits * i);
-      }
-    }
-    uint32_t before[kWords];  // fields of the lanes before
-    uint32_t totals[kWords];  // of the warp
-    int warp_total = 0;
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      uint32_t inclusive = fields[w];
-#pragma unroll
-      for (int offset = 1; offset < 32; offset *= 2) {
-        const uint32_t other = __shfl_up_sync(kFullMask, inclusive, offset);
-        inclusive += lane >= offset ? other : 0;
-      }
-      before[w] = inclusive - fields[w];
-      totals[w] = __shfl_sync(kFullMask, inclusive, 31);
-      warp_total += sum_of_fields(totals[w]);
-    }
-    if (lane == 0) {
-      s_.append_counts[warp] = warp_total;
-    }
-    group_.sync();
-    int appended = 0;
-    int slot = count;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      slot += w < warp ? s_.append_counts[w] : 0;
-      appended += s_.append_counts[w];
-    }
-    const auto store = [&](const auto& index_of) {
-      int warp_slot = slot;
-#pragma unroll
-      for (int i = 0; i < kQuads; ++i) {
-        const float scores[4] = {quads[i].x, quads[i].y, quads[i].z, quads[i].w};
-        int lane_slot = warp_slot + field(before[i / 4], i % 4);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if ((passing[i / 4] & (1U << (8 * (i % 4) + e))) != 0) {
-            list.g_scores[lane_slot] = scores[e];
-            list.g_indices[lane_slot] = index_of(position_of_quad(i) + e);
-            ++lane_slot;
-          }
-        }
-        warp_slot += field(totals[i / 4], i % 4);
-      }
-    };
-    if (from.g_indices == nullptr) {
-      store([&](int position) { return from.first_index + position; });
-    } else {
-      store([&](int position) { return __ldcg(from.g_indices + position); });
-    }
+    picker_.open(from.span);
+    const int appended = picker_.pick_reaching(from.span, threshold, [] {});
+    move(from, end, appended, [&](int slot) { return static_cast<int>(s_.pick.positions[slot]); });
     return appended;
   }
 
@@ -366,7 +281,7 @@ class SelectRole {
   template <class PositionOf>
   __device__ __forceinline__ void move(const Source& from, const List& target, int wanted,
                                        const PositionOf& position_of) const {
-    constexpr int kInFlight = 8;
+    constexpr int kInFlight = 4;
 #pragma unroll 1
     for (int base = group_.thread(); base - group_.thread() < wanted; base += kInFlight * kThreads) {
       float scores[kInFlight];

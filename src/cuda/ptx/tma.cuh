@@ -101,6 +101,20 @@ __device__ __forceinline__ void cp_async_4(uint32_t s_target, const void* g_sour
                : "memory");
 }
 
+/// 16 bytes, past L1.
+__device__ __forceinline__ void cp_async_16(uint32_t s_target, const void* g_source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(s_target), "l"(g_source) : "memory");
+}
+/// Ends a group of this thread's cp.async.
+__device__ __forceinline__ void cp_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// Waits until at most kGroups of this thread's latest groups are unfinished.
+template <int kGroups>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
 /// Orders this thread's shared-memory stores before later asynchronous-proxy reads (TMA stores, wgmma).
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
