@@ -23,10 +23,6 @@ bool is_built(const Problem& problem, std::tuple<Configs...>*) {
   return (matches<Configs>(problem.num_heads, problem.head_dim) || ...);
 }
 
-/// Fewer rows than this leave most of a tile's time to the keys' way from memory; two launches that split the keys of a
-/// row over the whole GPU are faster then.
-constexpr int64_t kMinBlocks = 33;
-
 Status supports(const Problem& problem, const Options& options) noexcept {
   const bool asked_for = options.config != nullptr;
   if (asked_for && std::strcmp(options.config, kFusedName) != 0 && std::strcmp(options.config, kFusedLongName) != 0) {
@@ -57,8 +53,8 @@ Status supports(const Problem& problem, const Options& options) noexcept {
   if (problem.candidates != Candidates::kNone) {
     return refuse("candidates");
   }
-  if (!asked_for && problem.num_rows * problem.num_heads < kMinBlocks * FusedShape::kColumns) {
-    return Status::error(KEYSIEVE_UNSUPPORTED, "num_rows: too few for fused_sm90, unless options.config asks for it");
+  if (!asked_for) {  // slower than score_then_select so far: docs/fused_sm90.md
+    return refuse("options.config");
   }
   return {};
 }
