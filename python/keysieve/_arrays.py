@@ -2,6 +2,7 @@
 """NumPy arrays, CuPy arrays and whatever else has __array_interface__ or __cuda_array_interface__."""
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, Dict, Optional, Tuple
 
@@ -39,11 +40,7 @@ def form(name: str, array: Any, output: bool = False) -> Tuple[Form, int]:
     if typestr[0] == ">" and item > 1:
         raise InvalidArgumentError(f"{name}.dtype is {typestr}, expected native byte order")
     if byte_strides is None:
-        strides, size = [], 1
-        for extent in reversed(shape):
-            strides.append(size)
-            size *= extent
-        strides = tuple(reversed(strides))
+        strides = tuple(math.prod(shape[axis + 1:]) for axis in range(len(shape)))
     else:
         if any(stride % item for stride in byte_strides):
             raise InvalidArgumentError(f"{name}.strides is {list(byte_strides)} bytes, expected multiples of the item size {item}")
@@ -52,6 +49,12 @@ def form(name: str, array: Any, output: bool = False) -> Tuple[Form, int]:
     if device_type == _abi.CUDA:
         ordinal = int(getattr(getattr(array, "device", None), "id", 0))
     return Form(_dtype_name(array, typestr), shape, strides, (device_type, ordinal)), data or 0
+
+
+def shape_of(name: str, array: Any) -> Tuple[int, ...]:
+    """An array's shape, from the interface where the array has no attribute for it."""
+    shape = getattr(array, "shape", None)
+    return form(name, array)[0].shape if shape is None else shape
 
 
 def _library_of(array: Any, name: str) -> Any:

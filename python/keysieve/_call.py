@@ -111,7 +111,7 @@ def _operand_dtype(q: Form, k: Form, k_scale: Optional[Form], paged: bool, name:
     return "e4m3"
 
 
-def _as_pages(name: str, k: Form) -> View:
+def _as_pages(name: str, k: Form) -> Form:
     """Pages as bytes [num_pages, page bytes]: the axes of a page are merged, [num_pages, 64, 1, D + 4] is as good."""
     if len(k.shape) < 2:
         raise InvalidArgumentError(f"{name}.rank is {len(k.shape)}, expected 2 or more: [num_pages, page bytes]")
@@ -153,7 +153,7 @@ def plan(problem_values: Tuple[int, ...], options: Options) -> Tuple[bytes, Opti
     return problem, packed_options, sizes[0], sizes[1], kept
 
 
-def _table_shape(tensors: Dict[str, Form], block_table: bool, slots: bool) -> Tuple[int, int]:
+def _table_shape(tensors: Dict[str, Form], block_table: bool, slots: bool) -> Tuple[int, ...]:
     """[B,P] of the tables that the operation reads."""
     for name, wanted in (("block_table", block_table), ("slot_table", slots)):
         if wanted:
@@ -258,10 +258,10 @@ def prepare(op: str, forms: Tuple[Tuple[str, Form], ...], settings: Settings) ->
     parts: List[bytes] = [_abi.TENSORS_HEAD.pack(_abi.TENSORS_SIZE, 0)]
     position = {}
     for name in _abi.TENSOR_NAMES:
-        form = tensors.get(name)
-        if form is None:
+        if name not in tensors:
             parts[-1] += _abi.ABSENT
             continue
+        form = tensors[name]
         if not 1 <= len(form.shape) <= _abi.MAX_RANK:
             raise InvalidArgumentError(f"{names.get(name, name)}.rank is {len(form.shape)}, expected 1..{_abi.MAX_RANK}")
         packed = _abi.pack_tensor(0, _code(name, form, raw.get(name)), form.shape, form.strides)

@@ -19,7 +19,7 @@ _torch_module: Any = None
 
 def register_torch() -> None:
     """Registers the operators `torch.ops.keysieve.*`.  Happens by itself when torch is imported before keysieve, and else at
-    the first call with a torch tensor."""
+    the first call after that."""
     global _torch_types, _torch_module
     if _torch_module is None:
         import torch
@@ -31,9 +31,9 @@ def register_torch() -> None:
 def _framework(array: Array) -> Any:
     if isinstance(array, _torch_types):
         return _torch_module
-    if _torch_module is None and any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(array).__mro__):
+    if _torch_module is None and "torch" in sys.modules:
         register_torch()
-        return _torch_module
+        return _torch_module if isinstance(array, _torch_types) else _arrays
     return _arrays
 
 
@@ -56,9 +56,7 @@ class Selection(NamedTuple):
 
 
 def _rank(name: str, array: Array, *axes: str) -> Tuple[int, ...]:
-    shape = getattr(array, "shape", None)
-    if shape is None:  # only the interface says it
-        shape = _arrays.form(name, array)[0].shape
+    shape: Tuple[int, ...] = _framework(array).shape_of(name, array)
     if len(shape) not in [text.count(",") + 1 for text in axes]:
         raise InvalidArgumentError(f"{name}.rank is {len(shape)}, expected {' or '.join(axes)}")
     return shape

@@ -28,12 +28,12 @@ def _module(array: Array) -> Any:
 
 
 def _cast(xp: Any, x: Array, dtype: Any) -> Array:
-    return x.astype(dtype) if hasattr(x, "astype") else x.to(dtype)
+    return x.astype(dtype) if xp.__name__ == "numpy" else x.to(dtype)
 
 
 def _quiet(xp: Any) -> Any:
     """NumPy warns of NaN and infinity, which are legal here."""
-    return xp.errstate(invalid="ignore", over="ignore") if hasattr(xp, "errstate") else contextlib.nullcontext()
+    return xp.errstate(invalid="ignore", over="ignore") if xp.__name__ == "numpy" else contextlib.nullcontext()
 
 
 def _biased_exponent(xp: Any, x: Array) -> Array:
@@ -45,7 +45,7 @@ def _biased_exponent(xp: Any, x: Array) -> Array:
 
 def _e4m3(xp: Any, y: Array) -> Array:
     """float8_e4m3fn (torch) or its bytes (NumPy) of float32 values in [-448, 448], to nearest even."""
-    if hasattr(xp, "float8_e4m3fn"):
+    if xp.__name__ == "torch":
         return y.to(xp.float8_e4m3fn)
     magnitude = xp.abs(y)
     # Adding 1.5 * 2^(e + 20) leaves three bits after the leading one; below 2^-6 the step stays 2^-9.

@@ -53,15 +53,11 @@ def _form(dtype: torch.dtype, shape: torch.Size, strides: Tuple[int, ...], ordin
     return Form(_NAMES[dtype], tuple(shape), strides, _CPU if ordinal < 0 else (_abi.CUDA, ordinal))
 
 
-def _form(dtype: torch.dtype, shape: torch.Size, strides: Tuple[int, ...], ordinal: int) -> Form:
-    return Form(_NAMES[dtype], tuple(shape), strides, _CPU if ordinal < 0 else (_abi.CUDA, ordinal))
-
-
 @functools.lru_cache(maxsize=1024)
 def _prepare(op: str, signature: Tuple[Any, ...], *settings: Any) -> Prepared:
     """The prepared call of tensors (None, or dtype, shape, strides, ordinal) in the order of _TENSORS[op]."""
     forms = tuple((name, _form(*form)) for name, form in zip(_TENSORS[op], signature) if form is not None)
-    return prepare(op, forms, Settings(*settings[:8], options=Options(*settings[8:])))
+    return prepare(op, forms, Settings._make((*settings[:8], Options._make(settings[8:]))))
 
 
 def _run(op: str, first: torch.Tensor, tensors: Tuple[Optional[torch.Tensor], ...], written: Tuple[Optional[torch.Tensor], ...],
@@ -129,6 +125,11 @@ _OPERATORS = {name: getattr(torch.ops.keysieve, name).default for name in _SCHEM
 _DEFAULTS = Settings()
 
 
+def shape_of(name: str, tensor: torch.Tensor) -> Tuple[int, ...]:
+    """A tensor's shape; `name` is for messages, as in _arrays."""
+    return tensor.shape
+
+
 def empty(like: torch.Tensor, shape: Tuple[int, ...], dtype: str) -> torch.Tensor:
     """A tensor on the device of `like`."""
     return like.new_empty(shape, dtype=_DTYPES[dtype])
@@ -136,11 +137,10 @@ def empty(like: torch.Tensor, shape: Tuple[int, ...], dtype: str) -> torch.Tenso
 
 def call(op: str, tensors: Dict[str, Any], settings: Settings, workspace: Optional[torch.Tensor]) -> None:
     """Calls an operator.  Traced by torch.compile, so it holds no more than that; what has its default is not passed."""
-    keywords = {}
+    keywords: Dict[str, Any] = {}
     if settings != _DEFAULTS:
-        for name, value, default in zip(Settings._fields, settings, _DEFAULTS):
-            if name == "options":
-                keywords.update(value._asdict())
-            elif value != default:
-                keywords[name] = value
+        for fields, values, defaults in ((Settings._fields[:-1], settings, _DEFAULTS), (Options._fields, settings.options, _DEFAULTS.options)):
+            for name, value, default in zip(fields, values, defaults):
+                if value != default:
+                    keywords[name] = value
     _OPERATORS[op](*[tensors[name] for name in _TENSORS[op]], workspace, **keywords)

@@ -90,7 +90,9 @@ def error_scale(q: Any, weights: Any, k: Any, k_scale: Any = None, dtype: str = 
     return numpy.array(out).reshape(len(queries), len(keys)) * numpy.abs(scale)
 
 
-def _bounds(num_rows: int, num_keys: int, row_start: Any, row_end: Any) -> Tuple[numpy.ndarray, numpy.ndarray]:
+def _ranges(shape: Tuple[int, ...], row_start: Any, row_end: Any) -> Tuple[numpy.ndarray, numpy.ndarray]:
+    num_rows, num_keys = shape
+
     def row_values(array, absent):
         return numpy.full(num_rows, absent) if array is None else to_numpy(array).reshape(-1).clip(0, num_keys)
     return row_values(row_start, 0), row_values(row_end, num_keys)
@@ -99,7 +101,7 @@ def _bounds(num_rows: int, num_keys: int, row_start: Any, row_end: Any) -> Tuple
 def oracle_select(scores: Any, topk: int, row_end: Any = None, row_start: Any = None, order: str = "ascending") -> numpy.ndarray:
     """Row-relative indices int32 [T,K] of section 3, from float scores [T,N]: a stable sort, then -1."""
     values = numpy.asarray(to_numpy(scores))
-    start, end = _bounds(*values.shape, row_start, row_end)
+    start, end = _ranges(values.shape, row_start, row_end)
     out = numpy.full((len(values), topk), -1, numpy.int32)
     for t in range(len(values)):
         row = values[t, start[t]:end[t]]
@@ -160,7 +162,7 @@ def agreement(indices: Any, scores: numpy.ndarray, bounds: numpy.ndarray, row_en
     every key picked scores at least the K-th best minus e, every key missed at most the K-th best plus e, where e is the row's
     largest bound."""
     picked = to_numpy(indices)
-    start, end = _bounds(*scores.shape, row_start, row_end)
+    start, end = _ranges(scores.shape, row_start, row_end)
     good, reason = 0, ""
     for t in range(len(picked)):
         row = slice(start[t], max(start[t], end[t]))
@@ -231,16 +233,16 @@ def generate(num_rows: int, num_keys: int, num_heads: int = 64, head_dim: int = 
         values = random.integers(-2, 3, shape) if ties else random.standard_normal(shape)
         return (values.astype(numpy.float32).view(numpy.uint32) >> 16).astype(numpy.uint16)
 
+    k_scale: Optional[numpy.ndarray] = None
     weights = random.integers(-2, 3, (num_rows, num_heads)) if ties else random.standard_normal((num_rows, num_heads))
     if dtype == "mxfp4":
         q, k = e4m3(num_rows, num_heads, head_dim), random.integers(0, 256, (num_keys, head_dim // 2)).astype(numpy.uint8)
-        k_scale = (numpy.full if ties else random.integers)(*(((num_keys, head_dim // 32), 127) if ties else (120, 130, (num_keys, head_dim // 32))))
-        k_scale = k_scale.astype(numpy.uint8)
+        k_scale = numpy.where(ties, 127, random.integers(120, 130, (num_keys, head_dim // 32))).astype(numpy.uint8)
     elif dtype == "bf16":
-        q, k, k_scale = bf16(num_rows, num_heads, head_dim), bf16(num_keys, head_dim), None
+        q, k = bf16(num_rows, num_heads, head_dim), bf16(num_keys, head_dim)
     else:
         q, k = e4m3(num_rows, num_heads, head_dim), e4m3(num_keys, head_dim)
-        k_scale = (numpy.ones(num_keys) if ties else 2.0 ** random.integers(-3, 3, num_keys)).astype(numpy.float32)
+        k_scale = numpy.where(ties, 1.0, 2.0 ** random.integers(-3, 3, num_keys)).astype(numpy.float32)
     start = numpy.zeros(num_rows, numpy.int32)
     end = numpy.full(num_rows, num_keys, numpy.int32)
     if rows == "causal":
