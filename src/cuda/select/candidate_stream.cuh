@@ -72,7 +72,7 @@ class CandidateStream {
       for (int v = 0; v < kVectors; ++v) {
         chunk.vectors[v] = __ldg(g_vectors + 32 * v);
       }
-    } else {
+    } else if (first < stop_) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         chunk.vectors[v] = row_.load_inside(position_of(first, v), stop_);

@@ -23,8 +23,6 @@ struct SelectKernelConfig {
   static constexpr int kScoresPerThread = 16;
   static constexpr int kChunk = kThreads * kScoresPerThread;
   static constexpr int kCapacity = kMaxTopk + kChunk;
-  static constexpr int kMaxUnsampled = kMaxTopk + 4096;  // rows up to this width need no threshold
-  static_assert(kMaxUnsampled <= kCapacity);
 };
 
 // Many rows: four small CTAs an SM, so that one row's selection runs under the others' loads.

@@ -91,6 +91,12 @@ class RowSelector {
 
   // ---- sample ----
 
+  /// A sample takes about as long as a thousand candidates do, and leaves K and a quarter of them at least.
+  __device__ __forceinline__ uint32_t max_unsampled_width() const {
+    const auto topk = static_cast<uint32_t>(args_.output.topk);
+    return topk + topk / 4 + 1024;
+  }
+
   /// Position of sample i: one in each stride of the row, at a place that moves with the golden ratio, so that scores
   /// with a period do not fool it.
   static __device__ __forceinline__ uint32_t sample_position(uint32_t i, int size_log2, uint32_t width) {
@@ -102,7 +108,7 @@ class RowSelector {
   /// all reach, if the row is short or that has failed too.
   __device__ __forceinline__ uint32_t sample_threshold(const Row& row, int attempt) {
     const uint32_t width = row.end - row.lead;
-    if (width <= Config::kMaxUnsampled || attempt > 1) {
+    if (width <= max_unsampled_width() || attempt > 1) {
       return kOrderedNan;
     }
     const int size_log2 = width <= 96 * 1024 ? 9 : width <= 384 * 1024 ? 10 : width <= 1536 * 1024 ? 11 : 12;
