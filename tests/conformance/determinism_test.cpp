@@ -66,7 +66,7 @@ TEST_P(Determinism, Repeats) {
 #if defined(KEYSIEVE_SMALL_TESTS)
   constexpr int kRepeats = 3;
 #else
-  const int kRepeats = GetParam() == "reference" ? 2 : 20;
+  const int kRepeats = GetParam() == "reference" ? 2 : GetParam() == "cuda" ? 100 : 20;
 #endif
   Runner runner(GetParam());
   for (const ProblemSpec& spec : problems()) {

@@ -594,7 +594,7 @@ TEST_F(ScoreSm90, ManyRepeatsGiveTheSameBits) {
   operands.random_ranges(66);
   ScoreCall call(operands, {});
   std::vector<float> first;
-  for (int repeat = 0; repeat < 20; ++repeat) {
+  for (int repeat = 0; repeat < 100; ++repeat) {
     ASSERT_EQ(KEYSIEVE_OK, call.run()) << keysieve_last_message();
     std::vector<float> got = call.scores();
     if (repeat == 0) {
