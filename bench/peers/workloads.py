@@ -39,9 +39,9 @@ def _prefill():
 
 
 def _select():
-    only = ("select",)
-    return ([Case(t, 128 * KI, ops=only) for t in (1, 8, 64)] + [Case(4096, n * KI, ops=only) for n in (8, 16, 32, 64, 128, 160)]
-            + [Case(4096, n * KI, topk=512, ops=only) for n in (8, 32, 128)])
+    shapes = ([(4096, n, 2048) for n in (8, 16, 32, 64, 128, 160)] + [(t, n, 2048) for n in (8, 128) for t in (1, 8, 64, 512)]
+              + [(4096, n, 512) for n in (8, 32, 128)] + [(8192, n, 2048) for n in (16, 64, 128)])
+    return [Case(t, n * KI, topk=k, ops=("select",)) for t, n, k in shapes]
 
 
 def _grid():
