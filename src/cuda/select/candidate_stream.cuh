@@ -65,6 +65,8 @@ class CandidateStream {
     return first >= row_.lead && first + Config::kChunk <= stop_;
   }
 
+  /// Also past the row's end, where nothing is read: with a third way through here the compiler waits for the loads
+  /// where the ways meet, and the next chunk is no longer in flight.
   __device__ __forceinline__ void load(uint32_t first, Chunk& chunk) const {
     if (is_whole(first)) {
       const auto* g_vectors = reinterpret_cast<const uint4*>(row_.g_first + position_of(first, 0));
@@ -72,7 +74,7 @@ class CandidateStream {
       for (int v = 0; v < kVectors; ++v) {
         chunk.vectors[v] = __ldg(g_vectors + 32 * v);
       }
-    } else if (first < stop_) {
+    } else {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         chunk.vectors[v] = row_.load_inside(position_of(first, v), stop_);
