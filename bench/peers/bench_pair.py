@@ -287,7 +287,7 @@ class Bench:
                 "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
                 "command": "bench/peers/bench_pair.py " + self.args.shown,
                 "machine": {"gpu": properties.name, "sms": properties.multi_processor_count,
-                            "driver": tell("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"), "toolkit": torch.version.cuda,
+                            "driver": tell("nvidia-smi", "--id=0", "--query-gpu=driver_version", "--format=csv,noheader"), "toolkit": torch.version.cuda,
                             "cpu": tell("sh", "-c", "sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1"), "threads": os.cpu_count()},
                 "ceilings": self.ceilings, "clocks": samples.summary(),
                 "keysieve": self.own.library.version() if self.own else None, "peers": {**self.peers.versions(), "torch": torch.__version__},
