@@ -18,7 +18,7 @@ struct FusedShape {
   static constexpr int32_t kColumns = 256;         // heads times queries of a block
   static constexpr int32_t kMaxPicks = 2048;
   static constexpr int32_t kMaxDenseKeys = 16384;  // a row's place in a window
-  static constexpr int32_t kWindowTiles = 36;      // of a long run: three batches of the select warps
+  static constexpr int32_t kWindowTiles = 36;      // of a long run
 
   int32_t queries = 4;  // of a block
 
@@ -46,8 +46,8 @@ struct FusedScratch {
     scratch.queries = queries;
     scratch.row_stride = FusedShape{queries}.row_stride();
     scratch.part_capacity = static_cast<int32_t>((topk + 3) / 4 * 4);
-    // A list is cut when it holds more than 2 K, so this much and a window fit.
-    scratch.list_capacity = 2 * scratch.part_capacity + FusedShape::kWindowTiles * FusedShape::kTileKeys;
+    // A list is cut when it holds more than 3 K, so this much and a window fit.
+    scratch.list_capacity = 3 * scratch.part_capacity + FusedShape::kWindowTiles * FusedShape::kTileKeys;
     return scratch;
   }
 

@@ -18,7 +18,7 @@
 //   barrier        arrivals                     protects
 //   windows.full   8: math warps                scores of a window and its description
 //   windows.empty  3: select warps              the same
-//   named 1        96: select warps             their shared memory, between steps
+//   named 1        96: select warps             a cut long run: all their parts, before they are counted
 //   named 2        256: math warps              a cut dense run: all its stores, before it is counted
 //   (units, keys: device/tile_feed.cuh)
 //

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "cuda/device/row_output.cuh"
-#include "cuda/device/row_pick.cuh"
+#include "cuda/device/row_sieve.cuh"
 #include "cuda/device/tile.cuh"
 #include "cuda/device/tile_feed.cuh"
 #include "cuda/fused_sm90/config.hpp"
@@ -34,17 +34,11 @@ struct FusedKernelConfig {
   static constexpr int kMathRegisters = 208;
   static constexpr int kAuxiliaryRegisters = 88;
   static constexpr int kUnitStages = 2;
-  static constexpr int kKeyStages = 6;
+  static constexpr int kKeyStages = 5;
   static constexpr int kWindows = 2;
   static constexpr FusedShape kShape = {Tile::kQueries};
 
   using Feed = device::TileFeedSmem<Tile, kUnitStages, kKeyStages>;
-  using SelectGroup = device::WarpsGroup<32 * kSelectWarps, kSelectBarrier>;
-  static constexpr FusedScratch kLargestScratch = FusedScratch::make(FusedShape::kMaxPicks, Tile::kQueries);
-  // A list or a row of a dense window is picked from; of a row of a long one, all keys may be taken.
-  static constexpr int kMaxSpan = std::max(kShape.row_stride(), kLargestScratch.list_capacity);
-  static constexpr int kMaxPositions = std::max(FusedShape::kMaxPicks, FusedShape::kWindowTiles * Tile::kKeys);
-  using PickSmem = device::RowPickSmem<SelectGroup::kThreads, kMaxSpan, kMaxPositions>;
 };
 
 /// A unit as math and select need it.  No tiles: there is no more work.
@@ -75,11 +69,11 @@ struct FusedSmem : Config::Feed {
   FusedUnit units[Config::kUnitStages];     // producer -> math
   FusedWindow windows[Config::kWindows];    // math -> select
   device::RingBarriers<Config::kWindows> window_barriers;
-  typename Config::PickSmem pick;           // select
+  device::RowSieve::Smem sieves[Config::kSelectWarps];  // select
   struct RowState {
     uint32_t least;  // ordered score that a key must reach to become a candidate
     int32_t count;   // candidates in the list
-  } rows[Config::Tile::kQueries];           // select
+  } rows[Config::Tile::kQueries];  // select: of the warp whose row it is
   int32_t is_last;                          // select: this CTA merges
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The select role of fused_sm90: three warps that work on one row of a window at a time.
+// The select role of fused_sm90: three warps, each with rows of its own (row mod 3).
 //
 //     dense run   row of the window -> pick -> output
 //     long run    row of the window -> append to the row's list what can still be among its K best
-//                 list over 2 K     -> pick -> the K best stay, in order; the threshold is the K-th
+//                 list over 3 K     -> pick -> the K best stay, in order; the threshold is the K-th
 //                 last window       -> pick -> output
 //     cut runs    kernel.cuh; the parts of a long one are appended like windows
 //
@@ -11,7 +11,7 @@
 // K best: when it was cut to K, the others had K better keys before them; and a later key whose score does not exceed
 // the K-th of that time has K keys before it that rank higher (equal scores: the lower index wins).  There is room for a
 // whole window whenever one is appended, so nothing is dropped for want of space, and a pick is exact for any data
-// (device/row_pick.cuh).  The K best of a run are among the K best of its parts, by the same argument.
+// (device/row_sieve.cuh).  The K best of a run are among the K best of its parts, by the same argument.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +24,21 @@ template <class Config>
 class SelectRole {
  public:
   using Smem = FusedSmem<Config>;
-  using Group = typename Config::SelectGroup;
-  using Picker = device::RowPicker<Group, typename Config::PickSmem>;
-  static constexpr int kThreads = Group::kThreads;
-  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kWarps = Config::kSelectWarps;
   static constexpr int kTileKeys = Config::Tile::kKeys;
   static constexpr int kRowStride = Config::kShape.row_stride();
 
   __device__ __forceinline__ SelectRole(const FusedParams& params, Smem& smem)
       : params_(params),
         s_(smem),
-        group_(static_cast<int>(threadIdx.x) - 32 * Config::kFirstSelectWarp),
-        picker_(group_, smem.pick) {}
+        lane_(ptx::lane_index()),
+        warp_(ptx::warp_index() - Config::kFirstSelectWarp),
+        sieve_(smem.sieves[warp_], lane_) {}
 
   template <FusedBuild kBuild>
   __device__ __forceinline__ void run(const WindowRing<Config>& ring) {
     if constexpr (kBuild == FusedBuild::kComplete) {
-      picker_.initialise();
+      sieve_.initialise();
       pad_empty_rows();
     }
     typename WindowRing<Config>::Cursor cursor;
@@ -54,7 +52,7 @@ class SelectRole {
         select_window(s_window, cursor.slot());
       }
       __syncwarp();
-      if (group_.thread() % 32 == 0) {
+      if (lane_ == 0) {
         ring.release(cursor);
       }
       cursor.advance();
@@ -103,8 +101,8 @@ class SelectRole {
 
   /// No run visits them.
   __device__ __forceinline__ void pad_empty_rows() const {
-    const int lane = group_.thread() % 32;
-    const auto worker = static_cast<int64_t>(blockIdx.x) * kWarps + group_.thread() / 32;
+    const int lane = lane_;
+    const auto worker = static_cast<int64_t>(blockIdx.x) * kWarps + warp_;
     const int64_t num_rows = params_.feed.blocks.num_rows;
 #pragma unroll 1
     for (int64_t first = 32 * worker; first < num_rows; first += 32 * static_cast<int64_t>(gridDim.x) * kWarps) {
@@ -147,6 +145,9 @@ class SelectRole {
 #pragma unroll 1
       for (int query = s_unit.row_begin; query < s_unit.row_end; ++query) {
         const uint32_t t = s_unit.first_row + static_cast<uint32_t>(query);
+        if (t % kWarps != static_cast<uint32_t>(warp_)) {
+          continue;
+        }
         const device::RowKeys keys = params_.output.row_keys(params_.feed.ranges, t);
         if (keys.width == 0) {
           continue;
@@ -157,11 +158,11 @@ class SelectRole {
       }
       if (publish) {
         __threadfence();
-        group_.sync();
-        if (group_.thread() == 0) {
+        sync_warps();
+        if (warp_ == 0 && lane_ == 0) {
           s_.is_last = arrive_at_cut_run(params_, s_unit, s_unit.tile_end - s_unit.tile_begin) ? 1 : 0;
         }
-        group_.sync();
+        sync_warps();
         num_parts = s_.is_last != 0 ? s_unit.last_share - s_unit.first_share + 1 : 0;
       }
     }
@@ -200,147 +201,133 @@ class SelectRole {
     typename Smem::RowState& s_row = s_.rows[query];
     const List list = list_of(query);
     Source kept = from;  // what to pick from
+    uint32_t least = kOrderedNan;
+    int count = from.span.size();
     if (!dense) {
-      uint32_t least = kOrderedNan;
-      int count = 0;
+      count = 0;
       if (!fresh) {
         least = s_row.least;
         count = s_row.count;
       }
-      const int appended = append(from, list, count, least);
-      add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(appended));
-      count += appended;
-      group_.sync();  // the list is complete, and everyone has read the row's state
-      if (group_.thread() == 0) {
-        s_row = {least, count};
-      }
+      const int before = count;
+      count = append(from, list, count, least);
+      add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(count - before));
       kept = {{list.g_scores, 0, count}, list.g_indices, 0};
-      if (!last && !publish && count <= 2 * params_.output.topk) {
-        return;
-      }
     } else {
-      add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(from.span.size()));
+      add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(count));
     }
 
-    const int wanted = min(params_.output.topk, kept.span.size());
-    const bool all = wanted == kept.span.size();
-    uint32_t cut = kOrderedNan;
-    if (!all) {
-      picker_.open(kept.span);
-      const device::PickResult picked = picker_.pick(kept.span, wanted, [] {});
-      cut = picked.cut + 1;  // later keys must exceed it
-      add_stat(device::kStatRepairedRows, picked.by_bits ? 1 : 0);
-    }
-    const auto position_of = [&](int slot) {
-      return all ? kept.span.begin + slot : static_cast<int>(s_.pick.positions[slot]);
-    };
-    if (last) {
-      write_row(t, keys, kept, wanted, position_of);
-    } else {
-      move(kept, publish ? part_of(static_cast<int>(blockIdx.x), part, query) : list, wanted, position_of);
-      add_stat(device::kStatRescans, publish ? 0 : 1);
-      if (group_.thread() == 0) {
-        s_row = {all ? s_row.least : cut, wanted};
-        if (publish) {
+    if (last || publish || count > 3 * params_.output.topk) {
+      const int wanted = min(params_.output.topk, count);
+      if (last) {
+        const device::RowWriter writer(params_.output, t, keys);
+        least = emit(kept, wanted, least, [&](const device::Picks& picks, const int32_t(&indices)[4]) {
+          write_picks(writer, picks, indices);
+        });
+        pad(writer, wanted);
+      } else {
+        const List target = publish ? part_of(static_cast<int>(blockIdx.x), part, query) : list;
+        least = emit(kept, wanted, least, [&](const device::Picks& picks, const int32_t(&indices)[4]) {
+          __syncwarp();  // all lanes have their indices: the target may be the list itself
+          picks.for_each([&](int slot, int e) {
+            target.g_scores[slot] = picks.scores[e];
+            target.g_indices[slot] = indices[e];
+          });
+        });
+        if (publish && lane_ == 0) {
           *g_part_count(static_cast<int>(blockIdx.x), part, query) = wanted;
         }
+        add_stat(device::kStatRescans, publish ? 0 : 1);
+        count = wanted;
       }
     }
-    group_.sync();  // positions are read, the list and the state are written
+    __syncwarp();  // the list is complete, and everyone has read the row's state
+    if (!dense && lane_ == 0) {
+      s_row = {least, count};
+    }
+    __syncwarp();
+  }
+
+  /// store(picks, row-relative indices) for the best `wanted` of `from`.  Returns what later scores must reach: more than
+  /// the last one picked, or `least` if all are taken.
+  template <class Store>
+  __device__ __forceinline__ uint32_t emit(const Source& from, int wanted, uint32_t least, const Store& store) const {
+    const auto with_indices = [&](const device::Picks& picks) {
+      int32_t indices[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        indices[e] = from.first_index + picks.positions[e];
+        if (from.g_indices != nullptr && picks.picked[e]) {
+          indices[e] = __ldcg(from.g_indices + picks.positions[e]);
+        }
+      }
+      store(picks, indices);
+    };
+    if (wanted == from.span.size()) {
+      sieve_.filter(from.span, 0.0F, true, 0, with_indices);
+      return least;
+    }
+    const device::RowCut cut = sieve_.pick(from.span, wanted, with_indices);
+    add_stat(device::kStatRepairedRows, cut.by_bits ? 1 : 0);
+    return cut.ordered + 1;
   }
 
   __device__ __forceinline__ void add_stat(int which, uint32_t amount) const {
-    if (group_.thread() == 0) {
+    if (lane_ == 0) {
       params_.output.add_stat(which, amount);
     }
   }
 
-  // ---- lists ----
-
-  /// Appends what reaches `least` to entries [count, ..) of the list, in order; returns how many.  The caller's barrier
-  /// completes it.
-  __device__ __forceinline__ int append(const Source& from, const List& list, int count, uint32_t least) {
-    const List end = {list.g_scores + count, list.g_indices + count};
-    if (from.span.size() == 0) {
-      return 0;
-    }
-    if (least == kOrderedNan) {
-      move(from, end, from.span.size(), [&](int slot) { return from.span.begin + slot; });
-      return from.span.size();
-    }
-    // Between NaN and -inf lies no score.
-    const float threshold = score_of_ordered_bits(max(least, kOrderedNegativeInfinity));
-    picker_.open(from.span);
-    const int appended = picker_.pick_reaching(from.span, threshold, [] {});
-    move(from, end, appended, [&](int slot) { return static_cast<int>(s_.pick.positions[slot]); });
-    return appended;
+  /// All select warps.
+  __device__ __forceinline__ void sync_warps() const {
+    ptx::named_barrier_sync(Config::kSelectBarrier, 32 * kWarps);
   }
 
-  /// Copies the picked entries to the front of `target`, in order; it may be the list they come from, since an entry
-  /// never moves up and what a round writes was read before its barrier.
-  template <class PositionOf>
-  __device__ __forceinline__ void move(const Source& from, const List& target, int wanted,
-                                       const PositionOf& position_of) const {
-    constexpr int kInFlight = 4;
-#pragma unroll 1
-    for (int base = group_.thread(); base - group_.thread() < wanted; base += kInFlight * kThreads) {
-      float scores[kInFlight];
-      int32_t indices[kInFlight];
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int slot = base + i * kThreads;
-        if (slot < wanted) {
-          const int position = position_of(slot);
-          scores[i] = from.span.score(position);
-          indices[i] = from.index(position);
-        }
-      }
-      group_.sync();
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int slot = base + i * kThreads;
-        if (slot < wanted) {
-          target.g_scores[slot] = scores[i];
-          target.g_indices[slot] = indices[i];
-        }
-      }
-    }
+  /// Appends what reaches `least` to entries [count, ..) of the list, in order; returns the new count.
+  __device__ __forceinline__ int append(const Source& from, const List& list, int count, uint32_t least) const {
+    // Between NaN and -inf lies no score.
+    const float threshold = score_of_ordered_bits(max(least, kOrderedNegativeInfinity));
+    count = sieve_.filter(from.span, threshold, least == kOrderedNan, count, [&](const device::Picks& picks) {
+      picks.for_each([&](int slot, int e) {
+        list.g_scores[slot] = picks.scores[e];
+        list.g_indices[slot] = from.index(picks.positions[e]);
+      });
+    });
+    __syncwarp();
+    return count;
   }
 
   // ---- output ----
 
-  template <class PositionOf>
-  __device__ __forceinline__ void write_row(uint32_t t, const device::RowKeys& keys, const Source& from, int wanted,
-                                            const PositionOf& position_of) const {
-    const device::RowWriter writer(params_.output, t, keys);
+  static __device__ __forceinline__ void write_picks(const device::RowWriter& writer, const device::Picks& picks,
+                                                     const int32_t (&indices)[4]) {
     if (writer.only_indices()) {
-#pragma unroll 4
-      for (int slot = group_.thread(); slot < wanted; slot += kThreads) {
-        writer.write_index(slot, from.index(position_of(slot)));
-      }
+      picks.for_each([&](int slot, int e) { writer.write_index(slot, indices[e]); });
     } else {
-#pragma unroll 1
-      for (int slot = group_.thread(); slot < wanted; slot += kThreads) {
-        const int position = position_of(slot);
-        writer.write(slot, from.index(position));
+      picks.for_each([&](int slot, int e) {
+        writer.write(slot, indices[e]);
         if (writer.wants_scores()) {
-          writer.write_score(slot, from.span.score(position));
+          writer.write_score(slot, picks.scores[e]);
         }
-      }
+      });
     }
+  }
+
+  __device__ __forceinline__ void pad(const device::RowWriter& writer, int wanted) const {
 #pragma unroll 1
-    for (int slot = wanted + group_.thread(); slot < params_.output.topk; slot += kThreads) {
+    for (int slot = wanted + lane_; slot < params_.output.topk; slot += 32) {
       writer.pad(slot);
     }
-    if (group_.thread() == 0) {
+    if (lane_ == 0) {
       writer.write_count(wanted);
     }
   }
 
   const FusedParams& params_;
   Smem& s_;
-  Group group_;
-  Picker picker_;
+  int lane_;
+  int warp_;
+  device::RowSieve sieve_;
 };
 
 }  // namespace keysieve::cuda

@@ -1,0 +1,584 @@
+// SPDX-License-Identifier: Apache-2.0
+// The best scores of a span of scores in global memory, exactly and in order, by one warp.
+//
+//     sample   a strided part of the span -> a threshold that a bit more than `wanted` scores should reach
+//     filter   every score once: those that reach it go to a list in shared memory, in order, with their positions
+//     count    the list into kBins even bins -> the bin that holds the wanted-th score
+//     rank     the scores of that bin, by (score, position) -> the cut: the last score picked and its position
+//     emit     the list's scores above the cut, in order
+//
+// The filter is complete if at least `wanted` scores passed and the list held them all: everything that did not pass is
+// below everything that did.  Otherwise (a sample that misleads, ties) the span is resolved by the ordered bits of its
+// scores (core/ordering.hpp), whatever they are: intervals of a 1024th of the one before until one value is left, and a
+// pass that takes what is above it and the first of those equal to it.  No step can fail for both.
+//
+// Issue slots are what a select warp is short of: it shares its scheduler with two math warps that leave it a third, and
+// their loop fills the instruction caches.  Hence one warp a row (no barriers), one look at most scores, and small loops
+// whose loads run ahead through shared memory (QuadStream) rather than by unrolling.
+#pragma once
+
+#include <cstdint>
+
+#include "core/ordering.hpp"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warp.cuh"
+
+namespace keysieve::device {
+
+/// Scores at positions [begin, end) of g_scores, which is 16-byte aligned; the quads around both ends are readable.
+struct ScoreSpan {
+  const float* g_scores;
+  int begin;
+  int end;
+
+  [[nodiscard]] __device__ __forceinline__ int size() const { return end - begin; }
+  /// The score at a position; from L2, where another multiprocessor may have put it.
+  [[nodiscard]] __device__ __forceinline__ float score(int position) const { return __ldcg(g_scores + position); }
+  [[nodiscard]] __device__ __forceinline__ bool holds(int position) const {
+    return position >= begin && position < end;
+  }
+};
+
+/// Reads a span in blocks of 128 scores, 4 a lane (a quad), kAhead blocks in flight; a lane copies only what it reads
+/// itself.
+class QuadStream {
+ public:
+  static constexpr int kAhead = 6;
+  static constexpr int kBlock = 128;
+
+  struct Smem {
+    float4 quads[kAhead][32];
+  };
+
+  __device__ __forceinline__ QuadStream(Smem& smem, int lane)
+      : s_quads_(ptx::shared_address(&smem.quads[0][lane])), lane_(lane) {}
+
+  /// visit(position of the lane's quad, quad, whole) for every block of the span, in order, by all lanes; `whole` (the
+  /// same in all lanes): all 128 scores belong to the span.  Returning false ends the pass.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_block(const ScoreSpan& span, const Visit& visit) const {
+    const int first = span.begin / 4 * 4;
+    const float* g_fetch = span.g_scores + first + 4 * lane_;
+    int left = span.end - first - 4 * lane_;  // scores from the lane's next quad to fetch on
+    uint32_t s_slot = s_quads_;
+#pragma unroll 1
+    for (int i = 0; i < kAhead; ++i) {
+      fetch(s_slot + i * kSlotBytes, g_fetch, left);
+    }
+    bool going = true;
+#pragma unroll 1
+    for (int block = first; block < span.end && going; block += kBlock) {
+      ptx::cp_async_wait<kAhead - 1>();
+      const float4 quad = read(s_slot);
+      going = visit(block + 4 * lane_, quad, block >= span.begin && block + kBlock <= span.end);
+      fetch(s_slot, g_fetch, left);
+      s_slot = s_slot == s_quads_ + (kAhead - 1) * kSlotBytes ? s_quads_ : s_slot + kSlotBytes;
+    }
+    ptx::cp_async_wait<0>();
+  }
+
+ private:
+  static constexpr uint32_t kSlotBytes = 32 * sizeof(float4);
+
+  static __device__ __forceinline__ float4 read(uint32_t s_slot) {
+    float4 quad;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(quad.x), "=f"(quad.y), "=f"(quad.z), "=f"(quad.w)
+                 : "r"(s_slot));
+    return quad;
+  }
+  static __device__ __forceinline__ void fetch(uint32_t s_slot, const float*& g_fetch, int& left) {
+    if (left > 0) {
+      ptx::cp_async_16(s_slot, g_fetch);
+    }
+    ptx::cp_async_commit();
+    g_fetch += kBlock;
+    left -= kBlock;
+  }
+
+  uint32_t s_quads_;
+  int lane_;
+};
+
+/// What a pick found out besides what it emitted.
+struct RowCut {
+  uint32_t ordered;  // ordered bits of the last score picked
+  bool by_bits;      // the sample misled
+};
+
+/// Up to four picked scores of a lane: score e goes to slot slot(e) if picked[e].
+struct Picks {
+  bool picked[4];
+  int first_slot;
+  int positions[4];
+  float scores[4];
+
+  /// store(slot, e) for each.
+  template <class Store>
+  __device__ __forceinline__ void for_each(const Store& store) const {
+    int slot = first_slot;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (picked[e]) {
+        store(slot, e);
+        ++slot;
+      }
+    }
+  }
+};
+
+class RowSieve {
+ public:
+  static constexpr int kBins = 1024;
+  static constexpr int kCapacity = 3072;  // of the list
+  static constexpr int kMaxRanked = 64;   // scores of the found bin that are ranked pair by pair
+  struct Smem {
+    QuadStream::Smem stream;
+    alignas(16) uint32_t histogram[kBins];  // zero between calls
+    alignas(16) float scores[kCapacity];    // the list
+    alignas(16) uint16_t positions[kCapacity];
+    uint32_t ranked[kMaxRanked];  // ordered scores of the found bin
+    uint16_t ranked_position[kMaxRanked];
+    uint32_t num_ranked;
+    uint32_t cut;           // ordered bits of the last score picked,
+    uint32_t cut_position;  // and its position
+  };
+
+  __device__ __forceinline__ RowSieve(Smem& smem, int lane) : s_(smem), stream_(smem.stream, lane), lane_(lane) {}
+
+  /// Once, before anything else.
+  __device__ __forceinline__ void initialise() const {
+    clear_histogram();
+    __syncwarp();
+  }
+
+  /// emit(picks) for the best `wanted` scores of the span: slots from 0 on ascend with positions;
+  /// 1 <= wanted < span.size().  Among equal scores the lower position wins.  By all lanes.
+  template <class Emit>
+  __device__ __forceinline__ RowCut pick(const ScoreSpan& span, int wanted, const Emit& emit) const {
+    Bins bins;
+    const float threshold = sample_threshold(span, wanted, bins);
+    const int count = filter_to_list(span, threshold);
+    if (count >= wanted) {
+      cut_list(count, wanted, bins);
+      emit_list(count, emit);
+      return {s_.cut, false};
+    }
+    return {pick_by_bits(span, wanted, emit), true};
+  }
+
+  /// emit(picks) for the scores of the span that are >= threshold (all, NaN too, if `everything`), in order, slots from
+  /// `slot` on.  Returns the slot after the last.  By all lanes.
+  template <class Emit>
+  __device__ __forceinline__ int filter(const ScoreSpan& span, float threshold, bool everything, int slot,
+                                        const Emit& emit) const {
+    stream_.for_each_block(span, [&](int position, const float4& quad, bool whole) {
+      Picks picks = picks_of(position, quad);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        picks.picked[e] = picks.scores[e] >= threshold || everything;
+      }
+      if (!whole) {
+        drop_outside(span, picks);
+      }
+      place(picks, slot);
+      emit(picks);
+      return true;
+    });
+    return slot;
+  }
+
+ private:
+  static constexpr uint32_t kFullMask = 0xFFFFFFFFU;
+
+  /// Score -> bin, monotone for any finite scale >= 0 and offset: a fused multiply-add that saturates to [0, 1] (NaN to
+  /// 0), and one whose sum's low bits are the bin.
+  struct Bins {
+    float scale = 0.0F;
+    float offset = 0.0F;
+
+    static __device__ __forceinline__ Bins between(float low, float high) {
+      const float scale = 1.0F / (high - low);
+      Bins bins;
+      if (scale > 0.0F && scale < 1e30F) {  // neither infinite ends nor equal ones
+        bins.scale = scale;
+        bins.offset = -low * scale;
+      }
+      return bins;
+    }
+    __device__ __forceinline__ uint32_t operator()(float score) const {
+      constexpr float kAlign = 8388608.0F;  // 2^23: a unit in the last place is 1
+      const float place = __saturatef(__fmaf_rn(score, scale, offset));
+      return __float_as_uint(__fmaf_rn(place, static_cast<float>(kBins - 1), kAlign)) & (kBins - 1);
+    }
+  };
+
+  /// Where the wanted rank lies.
+  struct Found {
+    uint32_t bin;
+    uint32_t above;  // scores in higher bins
+    uint32_t count;  // in this one
+  };
+
+  static __device__ __forceinline__ Picks picks_of(int position, const float4& quad) {
+    return {{}, 0, {position, position + 1, position + 2, position + 3}, {quad.x, quad.y, quad.z, quad.w}};
+  }
+  static __device__ __forceinline__ void drop_outside(const ScoreSpan& span, Picks& picks) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      picks.picked[e] = picks.picked[e] && span.holds(picks.positions[e]);
+    }
+  }
+
+  /// Gives the picked ones slots from `slot` on, ascending with (lane, e); moves `slot` past the last.
+  __device__ __forceinline__ void place(Picks& picks, int& slot) const {
+    int mine = 0;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      mine += picks.picked[e] ? 1 : 0;
+    }
+    int inclusive = mine;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int other = __shfl_up_sync(kFullMask, inclusive, offset);
+      inclusive += lane_ >= offset ? other : 0;
+    }
+    picks.first_slot = slot + inclusive - mine;
+    slot += __shfl_sync(kFullMask, inclusive, 31);
+  }
+
+  __device__ __forceinline__ void clear_histogram() const {
+#pragma unroll 1
+    for (int bin = 4 * lane_; bin < kBins; bin += 128) {
+      *reinterpret_cast<uint4*>(&s_.histogram[bin]) = make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  /// The bin that holds the wanted rank counted from the top; clears the histogram.
+  __device__ __forceinline__ Found find_bin(uint32_t wanted) const {
+    __syncwarp();
+    // First which 32 bins: lane i sums the i-th 32 from the top, read in an order without bank conflicts.
+    uint32_t mine = 0;
+#pragma unroll 4
+    for (int i = 0; i < 8; ++i) {
+      const uint4 four =
+          *reinterpret_cast<const uint4*>(&s_.histogram[kBins - 32 * (lane_ + 1) + 4 * ((i + lane_) % 8)]);
+      mine += four.x + four.y + four.z + four.w;
+    }
+    uint32_t above;
+    const int group = lane_of_rank(mine, wanted, above);
+    const uint32_t own = s_.histogram[kBins - 32 * group - 1 - lane_];
+    uint32_t above_in_group;
+    const int place = lane_of_rank(own, wanted - above, above_in_group);
+    const Found found = {static_cast<uint32_t>(kBins - 32 * group - 1 - place), above + above_in_group,
+                         __shfl_sync(kFullMask, own, place)};
+    __syncwarp();
+    clear_histogram();
+    __syncwarp();
+    return found;
+  }
+
+  /// The lane whose count holds rank `wanted` >= 1; `above`: the counts of the lanes before it.
+  __device__ __forceinline__ int lane_of_rank(uint32_t count, uint32_t wanted, uint32_t& above) const {
+    uint32_t inclusive = count;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const uint32_t other = __shfl_up_sync(kFullMask, inclusive, offset);
+      inclusive += lane_ >= offset ? other : 0;
+    }
+    const int lane = __ffs(static_cast<int>(__ballot_sync(kFullMask, inclusive >= wanted))) - 1;
+    above = __shfl_sync(kFullMask, inclusive - count, lane);
+    return lane;
+  }
+
+  /// A score that somewhat more than `wanted` of the span should reach, and bins from there to the sample's greatest.
+  __device__ __forceinline__ float sample_threshold(const ScoreSpan& span, int wanted, Bins& bins) const {
+    const float infinity = __int_as_float(0x7F800000);
+    // 1,024 scores of a span of up to 8K, else 2,048: quads spread evenly, in the memory of the list.
+    const int rounds = span.size() <= 8192 ? 8 : 16;
+    const auto whole_quads = static_cast<uint32_t>(span.end / 4 - (span.begin + 3) / 4);
+    const float* g_first = span.g_scores + (span.begin + 3) / 4 * 4;
+#pragma unroll 2
+    for (int i = 0; i < rounds; ++i) {
+      const auto number = static_cast<uint32_t>(i * 32 + lane_);
+      const uint32_t quad = whole_quads * number / (32U * static_cast<uint32_t>(rounds));
+      ptx::cp_async_16(ptx::shared_address(&s_.scores[4 * number]), g_first + 4 * quad);
+    }
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+    float least = infinity;
+    float greatest = -infinity;
+#pragma unroll 1
+    for (int i = 0; i < rounds; ++i) {
+      const float4 quad = *reinterpret_cast<const float4*>(&s_.scores[4 * (32 * i + lane_)]);
+      least = fminf(least, fminf(fminf(quad.x, quad.y), fminf(quad.z, quad.w)));
+      greatest = fmaxf(greatest, fmaxf(fmaxf(quad.x, quad.y), fmaxf(quad.z, quad.w)));
+    }
+    least = score_of_ordered_bits(__reduce_min_sync(kFullMask, ordered_bits(least)));
+    greatest = score_of_ordered_bits(__reduce_max_sync(kFullMask, ordered_bits(greatest)));
+    const auto size = static_cast<float>(128 * rounds);
+    // `expected` of the sample are among the best; 3.5 standard deviations more, and some for small numbers.
+    const float expected = static_cast<float>(wanted) * size / static_cast<float>(span.size());
+    const float rank = expected + 3.5F * sqrtf(expected) + 4.0F;
+    float threshold = -infinity;
+    if (rank < size) {
+      const Bins sample_bins = Bins::between(least, greatest);
+#pragma unroll 1
+      for (int i = 0; i < rounds; ++i) {
+        const float4 quad = *reinterpret_cast<const float4*>(&s_.scores[4 * (32 * i + lane_)]);
+        atomicAdd(&s_.histogram[sample_bins(quad.x)], 1U);
+        atomicAdd(&s_.histogram[sample_bins(quad.y)], 1U);
+        atomicAdd(&s_.histogram[sample_bins(quad.z)], 1U);
+        atomicAdd(&s_.histogram[sample_bins(quad.w)], 1U);
+      }
+      const Found found = find_bin(static_cast<uint32_t>(rank));
+      threshold = least + (greatest - least) * (static_cast<float>(found.bin) / static_cast<float>(kBins - 1));
+    }
+    __syncwarp();
+    bins = Bins::between(fmaxf(threshold, least), greatest);
+    return threshold;
+  }
+
+  /// What reaches the threshold -> the list; returns how many, 0 if they may not fit.
+  __device__ __forceinline__ int filter_to_list(const ScoreSpan& span, float threshold) const {
+    int count = 0;
+    stream_.for_each_block(span, [&](int position, const float4& quad, bool whole) {
+      if (count > kCapacity - QuadStream::kBlock) {
+        count = 0;
+        return false;
+      }
+      Picks picks = picks_of(position, quad);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        picks.picked[e] = picks.scores[e] >= threshold;
+      }
+      if (!whole) {
+        drop_outside(span, picks);
+      }
+      place(picks, count);
+      picks.for_each([&](int slot, int e) {
+        s_.scores[slot] = picks.scores[e];
+        s_.positions[slot] = static_cast<uint16_t>(picks.positions[e]);
+      });
+      return true;
+    });
+    __syncwarp();
+    return count;
+  }
+
+  /// visit(entry of the list of the lane's first score, 4 scores) for every 128 entries; entries past `count` are NaN.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_entry(int count, const Visit& visit) const {
+#pragma unroll 1
+    for (int entry = 4 * lane_; entry - 4 * lane_ < count; entry += 128) {
+      const float nan = __int_as_float(0x7FFFFFFF);
+      float4 quad = *reinterpret_cast<const float4*>(&s_.scores[entry]);
+      if (entry + 4 > count) {
+        quad.x = entry < count ? quad.x : nan;
+        quad.y = entry + 1 < count ? quad.y : nan;
+        quad.z = entry + 2 < count ? quad.z : nan;
+        quad.w = nan;
+      }
+      const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
+      visit(entry, scores);
+    }
+  }
+
+  /// Finds the cut that picks `wanted` of the list's scores, none of which is NaN.
+  __device__ __forceinline__ void cut_list(int count, int wanted, const Bins& bins) const {
+    for_each_entry(count, [&](int, const float(&scores)[4]) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        atomicAdd(&s_.histogram[bins(scores[e])], 1U);  // past the end: into the lowest bin, below all
+      }
+    });
+    const Found found = find_bin(static_cast<uint32_t>(wanted));
+    const uint32_t left = static_cast<uint32_t>(wanted) - found.above;
+    if (found.count <= kMaxRanked) {
+      rank_entries(count, left, [&](float score) { return bins(score) == found.bin && score == score; });
+    } else {
+      narrow_list(count, left, [&](float score) { return bins(score) == found.bin && score == score; });
+    }
+  }
+
+  /// The left-th of the entries that `belongs` holds for, at most kMaxRanked, by comparing all pairs -> cut.
+  template <class Belongs>
+  __device__ __forceinline__ void rank_entries(int count, uint32_t left, const Belongs& belongs) const {
+    if (lane_ == 0) {
+      s_.num_ranked = 0;
+    }
+    __syncwarp();
+    for_each_entry(count, [&](int entry, const float(&scores)[4]) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (belongs(scores[e])) {
+          const uint32_t slot = atomicAdd(&s_.num_ranked, 1U);
+          s_.ranked[slot] = ordered_bits(scores[e]);
+          s_.ranked_position[slot] = s_.positions[entry + e];
+        }
+      }
+    });
+    __syncwarp();
+    const auto num_ranked = static_cast<int>(s_.num_ranked);
+#pragma unroll 1
+    for (int i = lane_; i < num_ranked; i += 32) {
+      const uint32_t mine = s_.ranked[i];
+      const uint32_t position = s_.ranked_position[i];
+      uint32_t rank = 1;
+#pragma unroll 1
+      for (int other = 0; other < num_ranked; ++other) {
+        const uint32_t ordered = s_.ranked[other];
+        rank += ordered > mine || (ordered == mine && s_.ranked_position[other] < position) ? 1U : 0U;
+      }
+      if (rank == left) {
+        s_.cut = mine;
+        s_.cut_position = position;
+      }
+    }
+    __syncwarp();
+  }
+
+  /// The same for any number of entries: an interval of ordered bits is narrowed to one value, whose left-th entry in
+  /// order is the cut.
+  template <class Belongs>
+  __device__ __forceinline__ void narrow_list(int count, uint32_t left, const Belongs& belongs) const {
+    uint32_t low = 0xFFFFFFFFU;
+    uint32_t high = 0;
+    for_each_entry(count, [&](int, const float(&scores)[4]) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const uint32_t ordered = ordered_bits(scores[e]);
+        low = belongs(scores[e]) ? min(low, ordered) : low;
+        high = belongs(scores[e]) ? max(high, ordered) : high;
+      }
+    });
+    low = __reduce_min_sync(kFullMask, low);
+    high = __reduce_max_sync(kFullMask, high);
+#pragma unroll 1
+    while (low < high) {
+      const uint32_t width = high - low;
+      const int shift = max(0, 22 - __clz(static_cast<int>(width)));
+      for_each_entry(count, [&](int, const float(&scores)[4]) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const uint32_t distance = ordered_bits(scores[e]) - low;
+          if (distance <= width) {
+            atomicAdd(&s_.histogram[distance >> shift], 1U);
+          }
+        }
+      });
+      const Found found = find_bin(left);
+      left -= found.above;
+      low += found.bin << shift;
+      high = min(high, low + ((1U << shift) - 1U));
+    }
+    int ties = 0;
+    for_each_entry(count, [&](int entry, const float(&scores)[4]) {
+      Picks tied = {{}, 0, {}, {}};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        tied.picked[e] = ordered_bits(scores[e]) == low;
+      }
+      place(tied, ties);
+      tied.for_each([&](int slot, int e) {
+        if (slot + 1 == static_cast<int>(left)) {
+          s_.cut = low;
+          s_.cut_position = s_.positions[entry + e];
+        }
+      });
+    });
+    __syncwarp();
+  }
+
+  /// Emits the list's scores down to the cut.
+  template <class Emit>
+  __device__ __forceinline__ void emit_list(int count, const Emit& emit) const {
+    const float last = score_of_ordered_bits(s_.cut);
+    const auto last_position = static_cast<int>(s_.cut_position);
+    int slot = 0;
+    for_each_entry(count, [&](int entry, const float(&scores)[4]) {
+      const uint2 packed = *reinterpret_cast<const uint2*>(&s_.positions[entry]);
+      Picks picks = {{},
+                     0,
+                     {static_cast<int>(packed.x & 0xFFFFU), static_cast<int>(packed.x >> 16U),
+                      static_cast<int>(packed.y & 0xFFFFU), static_cast<int>(packed.y >> 16U)},
+                     {scores[0], scores[1], scores[2], scores[3]}};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        picks.picked[e] = scores[e] > last || (scores[e] == last && picks.positions[e] <= last_position);
+      }
+      place(picks, slot);
+      emit(picks);
+    });
+    __syncwarp();
+  }
+
+  /// visit(ordered bits) for every score of the span.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_ordered(const ScoreSpan& span, const Visit& visit) const {
+    stream_.for_each_block(span, [&](int position, const float4& quad, bool) {
+      const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (span.holds(position + e)) {
+          visit(ordered_bits(scores[e]));
+        }
+      }
+      return true;
+    });
+  }
+
+  /// pick for any data; returns the ordered bits of the last score picked.
+  template <class Emit>
+  __device__ __forceinline__ uint32_t pick_by_bits(const ScoreSpan& span, int wanted, const Emit& emit) const {
+    uint32_t low = 0xFFFFFFFFU;
+    uint32_t high = 0;
+    for_each_ordered(span, [&](uint32_t ordered) {
+      low = min(low, ordered);
+      high = max(high, ordered);
+    });
+    low = __reduce_min_sync(kFullMask, low);
+    high = __reduce_max_sync(kFullMask, high);
+    auto left = static_cast<uint32_t>(wanted);  // to be picked from [low, high]
+#pragma unroll 1
+    while (low < high) {
+      const uint32_t width = high - low;
+      const int shift = max(0, 22 - __clz(static_cast<int>(width)));
+      for_each_ordered(span, [&](uint32_t ordered) {
+        if (ordered - low <= width) {
+          atomicAdd(&s_.histogram[(ordered - low) >> shift], 1U);
+        }
+      });
+      const Found found = find_bin(left);
+      left -= found.above;
+      low += found.bin << shift;
+      high = min(high, low + ((1U << shift) - 1U));
+    }
+    int slot = 0;
+    int ties = 0;
+    stream_.for_each_block(span, [&](int position, const float4& quad, bool) {
+      Picks picks = picks_of(position, quad);
+      Picks tied = picks;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const uint32_t ordered = ordered_bits(picks.scores[e]);
+        picks.picked[e] = span.holds(picks.positions[e]) && ordered > low;
+        tied.picked[e] = span.holds(picks.positions[e]) && ordered == low;
+      }
+      place(tied, ties);
+      tied.for_each([&](int slot_of_tie, int e) { picks.picked[e] = slot_of_tie < static_cast<int>(left); });
+      place(picks, slot);
+      emit(picks);
+      return true;
+    });
+    __syncwarp();
+    return low;
+  }
+
+  Smem& s_;
+  QuadStream stream_;
+  int lane_;
+};
+
+}  // namespace keysieve::device
