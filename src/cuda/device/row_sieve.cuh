@@ -40,61 +40,87 @@ struct ScoreSpan {
   }
 };
 
-/// Reads a span in blocks of 128 scores, 4 a lane (a quad), kAhead blocks in flight; a lane copies only what it reads
-/// itself.
+/// Scores that the lanes of a warp hold together: 4 quads a lane, quad i of lane l at 128 i + 4 l.  Enough for the latency
+/// of one step to hide behind that of the others.
+struct QuadGroup {
+  static constexpr int kQuads = 4;
+  static constexpr int kScores = 4 * kQuads;         // of a lane
+  static constexpr int kWarpScores = 32 * kScores;   // of the warp
+
+  float scores[kScores];
+
+  /// Of score i of the lane, from the group's first.
+  static __device__ __forceinline__ int offset(int lane, int i) { return i / 4 * 128 + 4 * lane + i % 4; }
+};
+
+/// Reads a span in groups, kAhead of them in flight; a lane copies only what it reads itself.
 class QuadStream {
  public:
-  static constexpr int kAhead = 6;
-  static constexpr int kBlock = 128;
+  static constexpr int kAhead = 2;
 
   struct Smem {
-    float4 quads[kAhead][32];
+    float4 quads[kAhead][QuadGroup::kQuads][32];
   };
 
   __device__ __forceinline__ QuadStream(Smem& smem, int lane)
-      : s_quads_(ptx::shared_address(&smem.quads[0][lane])), lane_(lane) {}
+      : s_quads_(ptx::shared_address(&smem.quads[0][0][lane])), lane_(lane) {}
 
-  /// visit(position of the lane's quad, quad, whole) for every block of the span, in order, by all lanes; `whole` (the
-  /// same in all lanes): all 128 scores belong to the span.  Returning false ends the pass.
+  /// visit(position of the group's first score, group, whole) for every group of the span, in order, by all lanes;
+  /// `whole` (the same in all lanes): all its scores belong to the span.  Returning false ends the pass.
   template <class Visit>
-  __device__ __forceinline__ void for_each_block(const ScoreSpan& span, const Visit& visit) const {
-    const int first = span.begin / 4 * 4;
-    const float* g_fetch = span.g_scores + first + 4 * lane_;
-    int left = span.end - first - 4 * lane_;  // scores from the lane's next quad to fetch on
-    uint32_t s_slot = s_quads_;
+  __device__ __forceinline__ void for_each_group(const ScoreSpan& span, const Visit& visit) const {
+    const int begin = span.begin / 4 * 4;
+    Fetch fetch = {span.g_scores + begin + 4 * lane_, span.end - begin - 4 * lane_};
+    uint32_t s_group = s_quads_;
 #pragma unroll 1
     for (int i = 0; i < kAhead; ++i) {
-      fetch(s_slot + i * kSlotBytes, g_fetch, left);
+      fetch.group(s_quads_ + i * kGroupBytes);
     }
     bool going = true;
 #pragma unroll 1
-    for (int block = first; block < span.end && going; block += kBlock) {
+    for (int first = begin; first < span.end && going; first += QuadGroup::kWarpScores) {
       ptx::cp_async_wait<kAhead - 1>();
-      const float4 quad = read(s_slot);
-      going = visit(block + 4 * lane_, quad, block >= span.begin && block + kBlock <= span.end);
-      fetch(s_slot, g_fetch, left);
-      s_slot = s_slot == s_quads_ + (kAhead - 1) * kSlotBytes ? s_quads_ : s_slot + kSlotBytes;
+      const QuadGroup group = read(s_group);
+      fetch.group(s_group);
+      s_group = s_group == s_quads_ ? s_quads_ + kGroupBytes : s_quads_;
+      static_assert(kAhead == 2);
+      going = visit(first, group, first >= span.begin && first + QuadGroup::kWarpScores <= span.end);
     }
     ptx::cp_async_wait<0>();
   }
 
  private:
-  static constexpr uint32_t kSlotBytes = 32 * sizeof(float4);
+  static constexpr uint32_t kQuadBytes = 32 * sizeof(float4);
+  static constexpr uint32_t kGroupBytes = QuadGroup::kQuads * kQuadBytes;
 
-  static __device__ __forceinline__ float4 read(uint32_t s_slot) {
-    float4 quad;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(quad.x), "=f"(quad.y), "=f"(quad.z), "=f"(quad.w)
-                 : "r"(s_slot));
-    return quad;
-  }
-  static __device__ __forceinline__ void fetch(uint32_t s_slot, const float*& g_fetch, int& left) {
-    if (left > 0) {
-      ptx::cp_async_16(s_slot, g_fetch);
+  struct Fetch {
+    const float* g_next;  // the lane's first quad of the next group
+    int left;             // scores from there to the end of the span
+
+    __device__ __forceinline__ void group(uint32_t s_group) {
+#pragma unroll
+      for (int i = 0; i < QuadGroup::kQuads; ++i) {
+        if (left > 128 * i) {
+          ptx::cp_async_16(s_group + i * kQuadBytes, g_next + 128 * i);
+        }
+      }
+      ptx::cp_async_commit();
+      g_next += QuadGroup::kWarpScores;
+      left -= QuadGroup::kWarpScores;
     }
-    ptx::cp_async_commit();
-    g_fetch += kBlock;
-    left -= kBlock;
+  };
+
+  static __device__ __forceinline__ QuadGroup read(uint32_t s_group) {
+    QuadGroup group;
+#pragma unroll
+    for (int i = 0; i < QuadGroup::kQuads; ++i) {
+      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                   : "=f"(group.scores[4 * i]), "=f"(group.scores[4 * i + 1]), "=f"(group.scores[4 * i + 2]),
+                     "=f"(group.scores[4 * i + 3])
+                   : "r"(s_group + i * kQuadBytes)
+                   : "memory");
+    }
+    return group;
   }
 
   uint32_t s_quads_;
@@ -107,22 +133,26 @@ struct RowCut {
   bool by_bits;      // the sample misled
 };
 
-/// Up to four picked scores of a lane: score e goes to slot slot(e) if picked[e].
+/// Which scores of a group are picked, and the slots they get.
 struct Picks {
-  bool picked[4];
-  int first_slot;
-  int positions[4];
-  float scores[4];
+  uint32_t mask = 0;             // bit i: score i of the lane
+  int slots[QuadGroup::kQuads];  // of the first one picked of each quad; the others follow
 
-  /// store(slot, e) for each.
+  [[nodiscard]] __device__ __forceinline__ bool holds(int i) const { return (mask & (1U << i)) != 0; }
+  __device__ __forceinline__ void add(int i, bool picked) { mask |= picked ? 1U << i : 0U; }
+
+  /// store(slot, i) for each.
   template <class Store>
   __device__ __forceinline__ void for_each(const Store& store) const {
-    int slot = first_slot;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      if (picked[e]) {
-        store(slot, e);
-        ++slot;
+    for (int quad = 0; quad < QuadGroup::kQuads; ++quad) {
+      int slot = slots[quad];
+#pragma unroll
+      for (int i = 4 * quad; i < 4 * quad + 4; ++i) {
+        if (holds(i)) {
+          store(slot, i);
+          ++slot;
+        }
       }
     }
   }
@@ -131,7 +161,7 @@ struct Picks {
 class RowSieve {
  public:
   static constexpr int kBins = 1024;
-  static constexpr int kCapacity = 3072;  // of the list
+  static constexpr int kCapacity = 2944;  // of the list
   static constexpr int kMaxRanked = 64;   // scores of the found bin that are ranked pair by pair
   struct Smem {
     QuadStream::Smem stream;
@@ -153,7 +183,7 @@ class RowSieve {
     __syncwarp();
   }
 
-  /// emit(picks) for the best `wanted` scores of the span: slots from 0 on ascend with positions;
+  /// emit(picks, positions, group) for the best `wanted` scores of the span: slots from 0 on ascend with positions;
   /// 1 <= wanted < span.size().  Among equal scores the lower position wins.  By all lanes.
   template <class Emit>
   __device__ __forceinline__ RowCut pick(const ScoreSpan& span, int wanted, const Emit& emit) const {
@@ -168,22 +198,20 @@ class RowSieve {
     return {pick_by_bits(span, wanted, emit), true};
   }
 
-  /// emit(picks) for the scores of the span that are >= threshold (all, NaN too, if `everything`), in order, slots from
+  /// emit(picks, positions, group) for the scores of the span that are >= threshold (all, NaN too, if `everything`), in order, slots from
   /// `slot` on.  Returns the slot after the last.  By all lanes.
   template <class Emit>
   __device__ __forceinline__ int filter(const ScoreSpan& span, float threshold, bool everything, int slot,
                                         const Emit& emit) const {
-    stream_.for_each_block(span, [&](int position, const float4& quad, bool whole) {
-      Picks picks = picks_of(position, quad);
+    stream_.for_each_group(span, [&](int first, const QuadGroup& group, bool whole) {
+      Picks picks;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        picks.picked[e] = picks.scores[e] >= threshold || everything;
+      for (int i = 0; i < QuadGroup::kScores; ++i) {
+        picks.add(i, group.scores[i] >= threshold || everything);
       }
-      if (!whole) {
-        drop_outside(span, picks);
-      }
+      picks.mask &= whole ? ~0U : inside(span, first);
       place(picks, slot);
-      emit(picks);
+      emit(picks, positions_of(first), group);
       return true;
     });
     return slot;
@@ -221,31 +249,39 @@ class RowSieve {
     uint32_t count;  // in this one
   };
 
-  static __device__ __forceinline__ Picks picks_of(int position, const float4& quad) {
-    return {{}, 0, {position, position + 1, position + 2, position + 3}, {quad.x, quad.y, quad.z, quad.w}};
+  /// Positions of a group of the span, by number of the lane's score.
+  [[nodiscard]] __device__ __forceinline__ auto positions_of(int first) const {
+    return [lane = lane_, first](int i) { return first + QuadGroup::offset(lane, i); };
   }
-  static __device__ __forceinline__ void drop_outside(const ScoreSpan& span, Picks& picks) {
+  /// Bit i: score i of the lane belongs to the span.
+  [[nodiscard]] __device__ __forceinline__ uint32_t inside(const ScoreSpan& span, int first) const {
+    uint32_t mask = 0;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      picks.picked[e] = picks.picked[e] && span.holds(picks.positions[e]);
+    for (int i = 0; i < QuadGroup::kScores; ++i) {
+      mask |= span.holds(first + QuadGroup::offset(lane_, i)) ? 1U << i : 0U;
     }
+    return mask;
   }
 
-  /// Gives the picked ones slots from `slot` on, ascending with (lane, e); moves `slot` past the last.
+  /// Gives the picked ones slots from `slot` on, ascending with positions; moves `slot` past the last.
   __device__ __forceinline__ void place(Picks& picks, int& slot) const {
-    int mine = 0;
+    uint32_t counts = 0;  // a byte a quad: at most 128 in a warp
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      mine += picks.picked[e] ? 1 : 0;
+    for (int quad = 0; quad < QuadGroup::kQuads; ++quad) {
+      counts |= static_cast<uint32_t>(__popc(picks.mask & (0xFU << (4 * quad)))) << (8 * quad);
     }
-    int inclusive = mine;
+    uint32_t inclusive = counts;
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
-      const int other = __shfl_up_sync(kFullMask, inclusive, offset);
+      const uint32_t other = __shfl_up_sync(kFullMask, inclusive, offset);
       inclusive += lane_ >= offset ? other : 0;
     }
-    picks.first_slot = slot + inclusive - mine;
-    slot += __shfl_sync(kFullMask, inclusive, 31);
+    const uint32_t totals = __shfl_sync(kFullMask, inclusive, 31);
+#pragma unroll
+    for (int quad = 0; quad < QuadGroup::kQuads; ++quad) {
+      picks.slots[quad] = slot + static_cast<int>((inclusive - counts) >> (8 * quad) & 0xFFU);
+      slot += static_cast<int>(totals >> (8 * quad) & 0xFFU);
+    }
   }
 
   __device__ __forceinline__ void clear_histogram() const {
@@ -340,26 +376,24 @@ class RowSieve {
     return threshold;
   }
 
-  /// What reaches the threshold -> the list; returns how many, 0 if they may not fit.
+  /// What reaches the threshold -> the list; returns how many, 0 if they do not fit.
   __device__ __forceinline__ int filter_to_list(const ScoreSpan& span, float threshold) const {
     int count = 0;
-    stream_.for_each_block(span, [&](int position, const float4& quad, bool whole) {
-      if (count > kCapacity - QuadStream::kBlock) {
+    stream_.for_each_group(span, [&](int first, const QuadGroup& group, bool whole) {
+      Picks picks;
+#pragma unroll
+      for (int i = 0; i < QuadGroup::kScores; ++i) {
+        picks.add(i, group.scores[i] >= threshold);
+      }
+      picks.mask &= whole ? ~0U : inside(span, first);
+      place(picks, count);
+      if (count > kCapacity) {
         count = 0;
         return false;
       }
-      Picks picks = picks_of(position, quad);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        picks.picked[e] = picks.scores[e] >= threshold;
-      }
-      if (!whole) {
-        drop_outside(span, picks);
-      }
-      place(picks, count);
-      picks.for_each([&](int slot, int e) {
-        s_.scores[slot] = picks.scores[e];
-        s_.positions[slot] = static_cast<uint16_t>(picks.positions[e]);
+      picks.for_each([&](int slot, int i) {
+        s_.scores[slot] = group.scores[i];
+        s_.positions[slot] = static_cast<uint16_t>(first + QuadGroup::offset(lane_, i));
       });
       return true;
     });
@@ -475,10 +509,10 @@ class RowSieve {
     }
     int ties = 0;
     for_each_entry(count, [&](int entry, const float(&scores)[4]) {
-      Picks tied = {{}, 0, {}, {}};
+      Picks tied;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        tied.picked[e] = ordered_bits(scores[e]) == low;
+        tied.add(e, ordered_bits(scores[e]) == low);
       }
       place(tied, ties);
       tied.for_each([&](int slot, int e) {
@@ -497,32 +531,46 @@ class RowSieve {
     const float last = score_of_ordered_bits(s_.cut);
     const auto last_position = static_cast<int>(s_.cut_position);
     int slot = 0;
-    for_each_entry(count, [&](int entry, const float(&scores)[4]) {
-      const uint2 packed = *reinterpret_cast<const uint2*>(&s_.positions[entry]);
-      Picks picks = {{},
-                     0,
-                     {static_cast<int>(packed.x & 0xFFFFU), static_cast<int>(packed.x >> 16U),
-                      static_cast<int>(packed.y & 0xFFFFU), static_cast<int>(packed.y >> 16U)},
-                     {scores[0], scores[1], scores[2], scores[3]}};
+#pragma unroll 1
+    for (int first = 0; first < count; first += QuadGroup::kWarpScores) {
+      QuadGroup group;
+      int positions[QuadGroup::kScores];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        picks.picked[e] = scores[e] > last || (scores[e] == last && picks.positions[e] <= last_position);
+      for (int quad = 0; quad < QuadGroup::kQuads; ++quad) {
+        const int entry = min(first + QuadGroup::offset(lane_, 4 * quad), kCapacity - 4);
+        const float4 four = *reinterpret_cast<const float4*>(&s_.scores[entry]);
+        const uint2 packed = *reinterpret_cast<const uint2*>(&s_.positions[entry]);
+        const float scores[4] = {four.x, four.y, four.z, four.w};
+        const uint32_t halves[4] = {packed.x & 0xFFFFU, packed.x >> 16U, packed.y & 0xFFFFU, packed.y >> 16U};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          group.scores[4 * quad + e] = scores[e];
+          positions[4 * quad + e] = static_cast<int>(halves[e]);
+        }
+      }
+      Picks picks;
+#pragma unroll
+      for (int i = 0; i < QuadGroup::kScores; ++i) {
+        picks.add(i, group.scores[i] > last || (group.scores[i] == last && positions[i] <= last_position));
+      }
+      if (first + QuadGroup::kWarpScores > count) {
+        picks.mask &= inside({nullptr, 0, count}, first);
       }
       place(picks, slot);
-      emit(picks);
-    });
+      emit(picks, [&](int i) { return positions[i]; }, group);
+    }
     __syncwarp();
   }
 
   /// visit(ordered bits) for every score of the span.
   template <class Visit>
   __device__ __forceinline__ void for_each_ordered(const ScoreSpan& span, const Visit& visit) const {
-    stream_.for_each_block(span, [&](int position, const float4& quad, bool) {
-      const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
+    stream_.for_each_group(span, [&](int first, const QuadGroup& group, bool) {
+      const uint32_t mask = inside(span, first);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (span.holds(position + e)) {
-          visit(ordered_bits(scores[e]));
+      for (int i = 0; i < QuadGroup::kScores; ++i) {
+        if ((mask & (1U << i)) != 0) {
+          visit(ordered_bits(group.scores[i]));
         }
       }
       return true;
@@ -557,19 +605,22 @@ class RowSieve {
     }
     int slot = 0;
     int ties = 0;
-    stream_.for_each_block(span, [&](int position, const float4& quad, bool) {
-      Picks picks = picks_of(position, quad);
-      Picks tied = picks;
+    stream_.for_each_group(span, [&](int first, const QuadGroup& group, bool) {
+      Picks picks;
+      Picks tied;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const uint32_t ordered = ordered_bits(picks.scores[e]);
-        picks.picked[e] = span.holds(picks.positions[e]) && ordered > low;
-        tied.picked[e] = span.holds(picks.positions[e]) && ordered == low;
+      for (int i = 0; i < QuadGroup::kScores; ++i) {
+        const uint32_t ordered = ordered_bits(group.scores[i]);
+        picks.add(i, ordered > low);
+        tied.add(i, ordered == low);
       }
+      const uint32_t mask = inside(span, first);
+      picks.mask &= mask;
+      tied.mask &= mask;
       place(tied, ties);
-      tied.for_each([&](int slot_of_tie, int e) { picks.picked[e] = slot_of_tie < static_cast<int>(left); });
+      tied.for_each([&](int tie, int i) { picks.add(i, tie < static_cast<int>(left)); });
       place(picks, slot);
-      emit(picks);
+      emit(picks, positions_of(first), group);
       return true;
     });
     __syncwarp();

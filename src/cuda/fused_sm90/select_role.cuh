@@ -219,26 +219,45 @@ class SelectRole {
 
     if (last || publish || count > 3 * params_.output.topk) {
       const int wanted = min(params_.output.topk, count);
+      const device::RowWriter writer(params_.output, t, keys);
+      const List target = publish ? part_of(static_cast<int>(blockIdx.x), part, query) : list;
+      __threadfence();  // the list's entries are in L2 before the copies that read it past this warp's stores
+      const auto store = [&](const device::Picks& picks, const auto& position_of, const device::QuadGroup& group) {
+        int32_t indices[device::QuadGroup::kScores];
+#pragma unroll
+        for (int i = 0; i < device::QuadGroup::kScores; ++i) {
+          indices[i] = kept.first_index + position_of(i);
+          if (kept.g_indices != nullptr && picks.holds(i)) {
+            indices[i] = __ldcg(kept.g_indices + position_of(i));
+          }
+        }
+        if (last && writer.only_indices()) {
+          picks.for_each([&](int slot, int i) { writer.write_index(slot, indices[i]); });
+        } else if (last) {
+          picks.for_each([&](int slot, int i) { write(writer, slot, indices[i], group.scores[i]); });
+        } else {
+          __syncwarp();  // all lanes have their indices: the target may be the list itself
+          picks.for_each([&](int slot, int i) {
+            target.g_scores[slot] = group.scores[i];
+            target.g_indices[slot] = indices[i];
+          });
+        }
+      };
+      if (wanted == count) {
+        sieve_.filter(kept.span, 0.0F, true, 0, store);
+      } else {
+        const device::RowCut cut = sieve_.pick(kept.span, wanted, store);
+        least = cut.ordered + 1;  // later scores must exceed it
+        add_stat(device::kStatRepairedRows, cut.by_bits ? 1 : 0);
+      }
       if (last) {
-        const device::RowWriter writer(params_.output, t, keys);
-        least = emit(kept, wanted, least, [&](const device::Picks& picks, const int32_t(&indices)[4]) {
-          write_picks(writer, picks, indices);
-        });
         pad(writer, wanted);
       } else {
-        const List target = publish ? part_of(static_cast<int>(blockIdx.x), part, query) : list;
-        least = emit(kept, wanted, least, [&](const device::Picks& picks, const int32_t(&indices)[4]) {
-          __syncwarp();  // all lanes have their indices: the target may be the list itself
-          picks.for_each([&](int slot, int e) {
-            target.g_scores[slot] = picks.scores[e];
-            target.g_indices[slot] = indices[e];
-          });
-        });
+        add_stat(device::kStatRescans, publish ? 0 : 1);
+        count = wanted;
         if (publish && lane_ == 0) {
           *g_part_count(static_cast<int>(blockIdx.x), part, query) = wanted;
         }
-        add_stat(device::kStatRescans, publish ? 0 : 1);
-        count = wanted;
       }
     }
     __syncwarp();  // the list is complete, and everyone has read the row's state
@@ -246,30 +265,6 @@ class SelectRole {
       s_row = {least, count};
     }
     __syncwarp();
-  }
-
-  /// store(picks, row-relative indices) for the best `wanted` of `from`.  Returns what later scores must reach: more than
-  /// the last one picked, or `least` if all are taken.
-  template <class Store>
-  __device__ __forceinline__ uint32_t emit(const Source& from, int wanted, uint32_t least, const Store& store) const {
-    const auto with_indices = [&](const device::Picks& picks) {
-      int32_t indices[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        indices[e] = from.first_index + picks.positions[e];
-        if (from.g_indices != nullptr && picks.picked[e]) {
-          indices[e] = __ldcg(from.g_indices + picks.positions[e]);
-        }
-      }
-      store(picks, indices);
-    };
-    if (wanted == from.span.size()) {
-      sieve_.filter(from.span, 0.0F, true, 0, with_indices);
-      return least;
-    }
-    const device::RowCut cut = sieve_.pick(from.span, wanted, with_indices);
-    add_stat(device::kStatRepairedRows, cut.by_bits ? 1 : 0);
-    return cut.ordered + 1;
   }
 
   __device__ __forceinline__ void add_stat(int which, uint32_t amount) const {
@@ -287,29 +282,21 @@ class SelectRole {
   __device__ __forceinline__ int append(const Source& from, const List& list, int count, uint32_t least) const {
     // Between NaN and -inf lies no score.
     const float threshold = score_of_ordered_bits(max(least, kOrderedNegativeInfinity));
-    count = sieve_.filter(from.span, threshold, least == kOrderedNan, count, [&](const device::Picks& picks) {
-      picks.for_each([&](int slot, int e) {
-        list.g_scores[slot] = picks.scores[e];
-        list.g_indices[slot] = from.index(picks.positions[e]);
+    const auto store = [&](const device::Picks& picks, const auto& position_of, const device::QuadGroup& group) {
+      picks.for_each([&](int slot, int i) {
+        list.g_scores[slot] = group.scores[i];
+        list.g_indices[slot] = from.index(position_of(i));
       });
-    });
-    __syncwarp();
-    return count;
+    };
+    return sieve_.filter(from.span, threshold, least == kOrderedNan, count, store);
   }
 
   // ---- output ----
 
-  static __device__ __forceinline__ void write_picks(const device::RowWriter& writer, const device::Picks& picks,
-                                                     const int32_t (&indices)[4]) {
-    if (writer.only_indices()) {
-      picks.for_each([&](int slot, int e) { writer.write_index(slot, indices[e]); });
-    } else {
-      picks.for_each([&](int slot, int e) {
-        writer.write(slot, indices[e]);
-        if (writer.wants_scores()) {
-          writer.write_score(slot, picks.scores[e]);
-        }
-      });
+  static __device__ __forceinline__ void write(const device::RowWriter& writer, int slot, int32_t index, float score) {
+    writer.write(slot, index);
+    if (writer.wants_scores()) {
+      writer.write_score(slot, score);
     }
   }
 
