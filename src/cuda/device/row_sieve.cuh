@@ -158,6 +158,13 @@ struct Picks {
   }
 };
 
+/// Positions of a group's scores in a span, by number of the lane's score.
+struct GroupPositions {
+  int lane;
+  int first;
+  __device__ __forceinline__ int operator()(int i) const { return first + QuadGroup::offset(lane, i); }
+};
+
 class RowSieve {
  public:
   static constexpr int kBins = 1024;
@@ -211,7 +218,7 @@ class RowSieve {
       }
       picks.mask &= whole ? ~0U : inside(span, first);
       place(picks, slot);
-      emit(picks, positions_of(first), group);
+      emit(picks, GroupPositions{lane_, first}, group);
       return true;
     });
     return slot;
@@ -249,10 +256,6 @@ class RowSieve {
     uint32_t count;  // in this one
   };
 
-  /// Positions of a group of the span, by number of the lane's score.
-  [[nodiscard]] __device__ __forceinline__ auto positions_of(int first) const {
-    return [lane = lane_, first](int i) { return first + QuadGroup::offset(lane, i); };
-  }
   /// Bit i: score i of the lane belongs to the span.
   [[nodiscard]] __device__ __forceinline__ uint32_t inside(const ScoreSpan& span, int first) const {
     uint32_t mask = 0;
@@ -620,7 +623,7 @@ class RowSieve {
       place(tied, ties);
       tied.for_each([&](int tie, int i) { picks.add(i, tie < static_cast<int>(left)); });
       place(picks, slot);
-      emit(picks, positions_of(first), group);
+      emit(picks, GroupPositions{lane_, first}, group);
       return true;
     });
     __syncwarp();
