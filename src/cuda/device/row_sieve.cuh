@@ -168,7 +168,7 @@ struct GroupPositions {
 class RowSieve {
  public:
   static constexpr int kBins = 1024;
-  static constexpr int kCapacity = 2944;  // of the list
+  static constexpr int kCapacity = 2816;  // of the list
   static constexpr int kMaxRanked = 64;   // scores of the found bin that are ranked pair by pair
   struct Smem {
     QuadStream::Smem stream;

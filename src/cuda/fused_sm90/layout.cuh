@@ -27,7 +27,7 @@ struct FusedKernelConfig {
   static constexpr int kThreads = 384;
   static constexpr int kProducerWarp = 8;
   static constexpr int kFirstSelectWarp = 9;
-  static constexpr int kSelectWarps = 3;
+  static constexpr int kSelectWarps = FusedShape::kSelectWarps;
   static constexpr int kSelectBarrier = 1;
   static constexpr int kMathBarrier = 2;
   // 384 threads launch with 168 registers; the pool of 64,512 is dealt anew: 256 x 208 + 128 x 88.
@@ -37,6 +37,8 @@ struct FusedKernelConfig {
   static constexpr int kKeyStages = 5;
   static constexpr int kWindows = 2;
   static constexpr FusedShape kShape = {Tile::kQueries};
+
+  static constexpr FusedScratch kScratch = FusedScratch::make(FusedShape::kMaxPicks, Tile::kQueries);  // the largest
 
   using Feed = device::TileFeedSmem<Tile, kUnitStages, kKeyStages>;
 };
@@ -73,7 +75,7 @@ struct FusedSmem : Config::Feed {
   struct RowState {
     uint32_t least;  // ordered score that a key must reach to become a candidate
     int32_t count;   // candidates in the list
-  } rows[Config::Tile::kQueries];  // select: of the warp whose row it is
+  } rows[Config::kScratch.num_lists()];  // select: beside the lists
   int32_t is_last;                          // select: this CTA merges
 };
 

@@ -79,9 +79,13 @@ class SelectRole {
     int32_t* g_indices;
   };
 
+  /// Number of this warp's list for its row `query` of a block.
+  [[nodiscard]] __device__ __forceinline__ int list_number(int query) const {
+    return warp_ * Config::kScratch.rows_per_warp() + query / kWarps;
+  }
   [[nodiscard]] __device__ __forceinline__ List list_of(int query) const {
     return list_at(params_.cta(static_cast<int>(blockIdx.x)) + params_.scratch.lists_offset() +
-                       query * params_.scratch.list_bytes(),
+                       list_number(query) * params_.scratch.list_bytes(),
                    params_.scratch.list_capacity);
   }
   /// Of a share's two parts: 0 is of a run that starts in an earlier share.
@@ -198,7 +202,7 @@ class SelectRole {
   /// what is kept in this share's part number `part`.
   __device__ __forceinline__ void process_row(uint32_t t, const device::RowKeys& keys, int query, const Source& from,
                                               bool dense, bool fresh, bool publish, bool last, int part) {
-    typename Smem::RowState& s_row = s_.rows[query];
+    typename Smem::RowState& s_row = s_.rows[list_number(query)];
     const List list = list_of(query);
     Source kept = from;  // what to pick from
     uint32_t least = kOrderedNan;
