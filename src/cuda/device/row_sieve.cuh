@@ -168,7 +168,7 @@ struct GroupPositions {
 class RowSieve {
  public:
   static constexpr int kBins = 1024;
-  static constexpr int kCapacity = 2816;  // of the list
+  static constexpr int kCapacity = 3072;  // of the list: whole groups
   static constexpr int kMaxRanked = 64;   // scores of the found bin that are ranked pair by pair
   struct Smem {
     QuadStream::Smem stream;
@@ -180,6 +180,7 @@ class RowSieve {
     uint32_t num_ranked;
     uint32_t cut;           // ordered bits of the last score picked,
     uint32_t cut_position;  // and its position
+    bool cuts_ties;         // later ones have the same score
   };
 
   __device__ __forceinline__ RowSieve(Smem& smem, int lane) : s_(smem), stream_(smem.stream, lane), lane_(lane) {}
@@ -196,13 +197,31 @@ class RowSieve {
   __device__ __forceinline__ RowCut pick(const ScoreSpan& span, int wanted, const Emit& emit) const {
     Bins bins;
     const float threshold = sample_threshold(span, wanted, bins);
-    const int count = filter_to_list(span, threshold);
+    bool fits;
+    const int count = filter_to_list(span, threshold, &fits);
     if (count >= wanted) {
       cut_list(count, wanted, bins);
       emit_list(count, emit);
       return {s_.cut, false};
     }
     return {pick_by_bits(span, wanted, emit), true};
+  }
+
+  /// append(slot, position, score) for the scores of the span that are >= threshold, in order, slots from 0 on.  Returns
+  /// how many, or -1 and nothing is appended if they are more than a list holds.  By all lanes.
+  template <class Append>
+  __device__ __forceinline__ int filter_few(const ScoreSpan& span, float threshold, const Append& append) const {
+    bool fits;
+    const int count = filter_to_list(span, threshold, &fits);
+    if (!fits) {
+      return -1;
+    }
+#pragma unroll 1
+    for (int i = lane_; i < count; i += 32) {
+      append(i, static_cast<int>(s_.positions[i]), s_.scores[i]);
+    }
+    __syncwarp();
+    return count;
   }
 
   /// emit(picks, positions, group) for the scores of the span that are >= threshold (all, NaN too, if `everything`), in order, slots from
@@ -380,8 +399,9 @@ class RowSieve {
   }
 
   /// What reaches the threshold -> the list; returns how many, 0 if they do not fit.
-  __device__ __forceinline__ int filter_to_list(const ScoreSpan& span, float threshold) const {
+  __device__ __forceinline__ int filter_to_list(const ScoreSpan& span, float threshold, bool* fits) const {
     int count = 0;
+    *fits = true;
     stream_.for_each_group(span, [&](int first, const QuadGroup& group, bool whole) {
       Picks picks;
 #pragma unroll
@@ -391,6 +411,7 @@ class RowSieve {
       picks.mask &= whole ? ~0U : inside(span, first);
       place(picks, count);
       if (count > kCapacity) {
+        *fits = false;
         count = 0;
         return false;
       }
@@ -400,36 +421,51 @@ class RowSieve {
       });
       return true;
     });
+    // The list's last group is filled up with NaN, which is never picked.
+#pragma unroll 1
+    for (int i = count + lane_; i < groups_of(count) * QuadGroup::kWarpScores; i += 32) {
+      s_.scores[i] = __int_as_float(0x7FFFFFFF);
+    }
     __syncwarp();
     return count;
   }
 
-  /// visit(entry of the list of the lane's first score, 4 scores) for every 128 entries; entries past `count` are NaN.
+  static __device__ __forceinline__ int groups_of(int count) {
+    return (count + QuadGroup::kWarpScores - 1) / QuadGroup::kWarpScores;
+  }
+
+  /// visit(entry of the group's first score, group) for the list's groups.
   template <class Visit>
-  __device__ __forceinline__ void for_each_entry(int count, const Visit& visit) const {
+  __device__ __forceinline__ void for_each_list_group(int count, const Visit& visit) const {
 #pragma unroll 1
-    for (int entry = 4 * lane_; entry - 4 * lane_ < count; entry += 128) {
-      const float nan = __int_as_float(0x7FFFFFFF);
-      float4 quad = *reinterpret_cast<const float4*>(&s_.scores[entry]);
-      if (entry + 4 > count) {
-        quad.x = entry < count ? quad.x : nan;
-        quad.y = entry + 1 < count ? quad.y : nan;
-        quad.z = entry + 2 < count ? quad.z : nan;
-        quad.w = nan;
+    for (int first = 0; first < count; first += QuadGroup::kWarpScores) {
+      QuadGroup group;
+#pragma unroll
+      for (int quad = 0; quad < QuadGroup::kQuads; ++quad) {
+        const float4 four = *reinterpret_cast<const float4*>(&s_.scores[first + QuadGroup::offset(lane_, 4 * quad)]);
+        group.scores[4 * quad] = four.x;
+        group.scores[4 * quad + 1] = four.y;
+        group.scores[4 * quad + 2] = four.z;
+        group.scores[4 * quad + 3] = four.w;
       }
-      const float scores[4] = {quad.x, quad.y, quad.z, quad.w};
-      visit(entry, scores);
+      visit(first, group);
     }
+  }
+  /// visit(score) for all scores of the list, and NaN.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_listed(int count, const Visit& visit) const {
+    for_each_list_group(count, [&](int, const QuadGroup& group) {
+#pragma unroll
+      for (const float score : group.scores) {
+        visit(score);
+      }
+    });
   }
 
   /// Finds the cut that picks `wanted` of the list's scores, none of which is NaN.
   __device__ __forceinline__ void cut_list(int count, int wanted, const Bins& bins) const {
-    for_each_entry(count, [&](int, const float(&scores)[4]) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        atomicAdd(&s_.histogram[bins(scores[e])], 1U);  // past the end: into the lowest bin, below all
-      }
-    });
+    // What fills up the list goes to the lowest bin, below all.
+    for_each_listed(count, [&](float score) { atomicAdd(&s_.histogram[bins(score)], 1U); });
     const Found found = find_bin(static_cast<uint32_t>(wanted));
     const uint32_t left = static_cast<uint32_t>(wanted) - found.above;
     if (found.count <= kMaxRanked) {
@@ -444,16 +480,21 @@ class RowSieve {
   __device__ __forceinline__ void rank_entries(int count, uint32_t left, const Belongs& belongs) const {
     if (lane_ == 0) {
       s_.num_ranked = 0;
+      s_.cuts_ties = false;
     }
     __syncwarp();
-    for_each_entry(count, [&](int entry, const float(&scores)[4]) {
+    for_each_list_group(count, [&](int first, const QuadGroup& group) {
+      uint32_t mask = 0;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (belongs(scores[e])) {
-          const uint32_t slot = atomicAdd(&s_.num_ranked, 1U);
-          s_.ranked[slot] = ordered_bits(scores[e]);
-          s_.ranked_position[slot] = s_.positions[entry + e];
-        }
+      for (int i = 0; i < QuadGroup::kScores; ++i) {
+        mask |= belongs(group.scores[i]) ? 1U << i : 0U;
+      }
+#pragma unroll 1
+      for (; mask != 0; mask &= mask - 1) {
+        const int entry = first + QuadGroup::offset(lane_, __ffs(static_cast<int>(mask)) - 1);
+        const uint32_t slot = atomicAdd(&s_.num_ranked, 1U);
+        s_.ranked[slot] = ordered_bits(s_.scores[entry]);
+        s_.ranked_position[slot] = s_.positions[entry];
       }
     });
     __syncwarp();
@@ -463,14 +504,18 @@ class RowSieve {
       const uint32_t mine = s_.ranked[i];
       const uint32_t position = s_.ranked_position[i];
       uint32_t rank = 1;
-#pragma unroll 1
+      uint32_t last_equal = 0;
+#pragma unroll 2
       for (int other = 0; other < num_ranked; ++other) {
         const uint32_t ordered = s_.ranked[other];
-        rank += ordered > mine || (ordered == mine && s_.ranked_position[other] < position) ? 1U : 0U;
+        const uint32_t other_position = s_.ranked_position[other];
+        rank += ordered > mine || (ordered == mine && other_position < position) ? 1U : 0U;
+        last_equal = ordered == mine ? max(last_equal, other_position) : last_equal;
       }
       if (rank == left) {
         s_.cut = mine;
         s_.cut_position = position;
+        s_.cuts_ties = last_equal > position;
       }
     }
     __syncwarp();
@@ -482,13 +527,10 @@ class RowSieve {
   __device__ __forceinline__ void narrow_list(int count, uint32_t left, const Belongs& belongs) const {
     uint32_t low = 0xFFFFFFFFU;
     uint32_t high = 0;
-    for_each_entry(count, [&](int, const float(&scores)[4]) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const uint32_t ordered = ordered_bits(scores[e]);
-        low = belongs(scores[e]) ? min(low, ordered) : low;
-        high = belongs(scores[e]) ? max(high, ordered) : high;
-      }
+    for_each_listed(count, [&](float score) {
+      const uint32_t ordered = ordered_bits(score);
+      low = belongs(score) ? min(low, ordered) : low;
+      high = belongs(score) ? max(high, ordered) : high;
     });
     low = __reduce_min_sync(kFullMask, low);
     high = __reduce_max_sync(kFullMask, high);
@@ -496,13 +538,10 @@ class RowSieve {
     while (low < high) {
       const uint32_t width = high - low;
       const int shift = max(0, 22 - __clz(static_cast<int>(width)));
-      for_each_entry(count, [&](int, const float(&scores)[4]) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const uint32_t distance = ordered_bits(scores[e]) - low;
-          if (distance <= width) {
-            atomicAdd(&s_.histogram[distance >> shift], 1U);
-          }
+      for_each_listed(count, [&](float score) {
+        const uint32_t distance = ordered_bits(score) - low;
+        if (distance <= width) {
+          atomicAdd(&s_.histogram[distance >> shift], 1U);
         }
       });
       const Found found = find_bin(left);
@@ -511,20 +550,21 @@ class RowSieve {
       high = min(high, low + ((1U << shift) - 1U));
     }
     int ties = 0;
-    for_each_entry(count, [&](int entry, const float(&scores)[4]) {
+    for_each_list_group(count, [&](int first, const QuadGroup& group) {
       Picks tied;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        tied.add(e, ordered_bits(scores[e]) == low);
+      for (int i = 0; i < QuadGroup::kScores; ++i) {
+        tied.add(i, ordered_bits(group.scores[i]) == low);
       }
       place(tied, ties);
-      tied.for_each([&](int slot, int e) {
+      tied.for_each([&](int slot, int i) {
         if (slot + 1 == static_cast<int>(left)) {
           s_.cut = low;
-          s_.cut_position = s_.positions[entry + e];
+          s_.cut_position = s_.positions[first + QuadGroup::offset(lane_, i)];
         }
       });
     });
+    s_.cuts_ties = ties > static_cast<int>(left);  // by all lanes, the same
     __syncwarp();
   }
 
@@ -533,35 +573,26 @@ class RowSieve {
   __device__ __forceinline__ void emit_list(int count, const Emit& emit) const {
     const float last = score_of_ordered_bits(s_.cut);
     const auto last_position = static_cast<int>(s_.cut_position);
+    const bool cuts_ties = s_.cuts_ties;
     int slot = 0;
-#pragma unroll 1
-    for (int first = 0; first < count; first += QuadGroup::kWarpScores) {
-      QuadGroup group;
-      int positions[QuadGroup::kScores];
-#pragma unroll
-      for (int quad = 0; quad < QuadGroup::kQuads; ++quad) {
-        const int entry = min(first + QuadGroup::offset(lane_, 4 * quad), kCapacity - 4);
-        const float4 four = *reinterpret_cast<const float4*>(&s_.scores[entry]);
-        const uint2 packed = *reinterpret_cast<const uint2*>(&s_.positions[entry]);
-        const float scores[4] = {four.x, four.y, four.z, four.w};
-        const uint32_t halves[4] = {packed.x & 0xFFFFU, packed.x >> 16U, packed.y & 0xFFFFU, packed.y >> 16U};
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          group.scores[4 * quad + e] = scores[e];
-          positions[4 * quad + e] = static_cast<int>(halves[e]);
-        }
-      }
+    for_each_list_group(count, [&](int first, const QuadGroup& group) {
+      const auto position_of = [&](int i) {
+        return static_cast<int>(s_.positions[first + QuadGroup::offset(lane_, i)]);
+      };
       Picks picks;
 #pragma unroll
       for (int i = 0; i < QuadGroup::kScores; ++i) {
-        picks.add(i, group.scores[i] > last || (group.scores[i] == last && positions[i] <= last_position));
+        picks.add(i, group.scores[i] >= last);
       }
-      if (first + QuadGroup::kWarpScores > count) {
-        picks.mask &= inside({nullptr, 0, count}, first);
+      if (cuts_ties) {
+#pragma unroll
+        for (int i = 0; i < QuadGroup::kScores; ++i) {
+          picks.mask &= group.scores[i] == last && position_of(i) > last_position ? ~(1U << i) : ~0U;
+        }
       }
       place(picks, slot);
-      emit(picks, [&](int i) { return positions[i]; }, group);
-    }
+      emit(picks, position_of, group);
+    });
     __syncwarp();
   }
 

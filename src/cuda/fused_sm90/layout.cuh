@@ -34,7 +34,7 @@ struct FusedKernelConfig {
   static constexpr int kMathRegisters = 208;
   static constexpr int kAuxiliaryRegisters = 88;
   static constexpr int kUnitStages = 2;
-  static constexpr int kKeyStages = 5;
+  static constexpr int kKeyStages = 4;
   static constexpr int kWindows = 2;
   static constexpr FusedShape kShape = {Tile::kQueries};
 

@@ -282,17 +282,33 @@ class SelectRole {
     ptx::named_barrier_sync(Config::kSelectBarrier, 32 * kWarps);
   }
 
-  /// Appends what reaches `least` to entries [count, ..) of the list, in order; returns the new count.
-  __device__ __forceinline__ int append(const Source& from, const List& list, int count, uint32_t least) const {
-    // Between NaN and -inf lies no score.
-    const float threshold = score_of_ordered_bits(max(least, kOrderedNegativeInfinity));
-    const auto store = [&](const device::Picks& picks, const auto& position_of, const device::QuadGroup& group) {
-      picks.for_each([&](int slot, int i) {
-        list.g_scores[slot] = group.scores[i];
-        list.g_indices[slot] = from.index(position_of(i));
-      });
+  /// Appends what reaches `least` and may be among the row's K best to entries [count, ..) of the list, in order;
+  /// returns the new count, and raises `least` if the source alone has K that good.
+  __device__ __forceinline__ int append(const Source& from, const List& list, int count, uint32_t& least) const {
+    const List end = {list.g_scores + count, list.g_indices + count};
+    const auto append_one = [&](int slot, int position, float score) {
+      end.g_scores[slot] = score;
+      end.g_indices[slot] = from.index(position);
     };
-    return sieve_.filter(from.span, threshold, least == kOrderedNan, count, store);
+    const auto append_picks = [&](const device::Picks& picks, const auto& position_of, const device::QuadGroup& group) {
+      picks.for_each([&](int slot, int i) { append_one(slot, position_of(i), group.scores[i]); });
+    };
+    if (least != kOrderedNan) {
+      // Between NaN and -inf lies no score.
+      const float threshold = score_of_ordered_bits(max(least, kOrderedNegativeInfinity));
+      const int appended = sieve_.filter_few(from.span, threshold, append_one);
+      if (appended >= 0) {
+        return count + appended;
+      }
+    }
+    const int wanted = params_.output.topk;
+    if (from.span.size() <= wanted) {
+      return count + sieve_.filter(from.span, 0.0F, true, 0, append_picks);
+    }
+    // Only its K best can be among the row's.
+    const device::RowCut cut = sieve_.pick(from.span, wanted, append_picks);
+    least = max(least, cut.ordered + 1);  // later scores must exceed it
+    return count + wanted;
   }
 
   // ---- output ----
