@@ -18,6 +18,11 @@ class RingCursor {
  public:
   static_assert(kSlots >= 1);
 
+  RingCursor() = default;
+  /// At step `number` of the walk, from 0 on.
+  KEYSIEVE_HOST_DEVICE explicit RingCursor(uint32_t number)
+      : slot_(static_cast<int>(number % kSlots)), lap_parity_(number / kSlots % 2U) {}
+
   KEYSIEVE_HOST_DEVICE void advance() {
     slot_ += 1;
     if (slot_ == kSlots) {

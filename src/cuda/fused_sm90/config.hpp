@@ -19,7 +19,7 @@ struct FusedShape {
   static constexpr int32_t kMaxPicks = 2048;
   static constexpr int32_t kMaxDenseKeys = 16384;  // a row's place in a window
   static constexpr int32_t kWindowTiles = 36;      // of a long run
-  static constexpr int32_t kSelectWarps = 3;       // rows are dealt to them round robin
+  static constexpr int32_t kSelectWarps = 3;
 
   int32_t queries = 4;  // of a block
 
@@ -32,7 +32,7 @@ struct FusedShape {
 ///                counts[ctas][2][queries]  entries of the parts
 ///     per CTA    windows[2][queries][row_stride]     f32: scores on their way from math to select
 ///                cut[queries][row_stride]            f32: scores of a dense run cut by shares, from all of them
-///                lists[select warps][rows of a warp]: scores f32[list_capacity], indices i32[list_capacity]
+///                lists[queries + 1]: scores f32[list_capacity], indices i32[list_capacity]; the last for merging
 ///                parts[2][queries]: scores f32[part_capacity], indices i32[part_capacity]
 struct FusedScratch {
   static constexpr int64_t kAlignmentBytes = 256;
@@ -55,14 +55,9 @@ struct FusedScratch {
   [[nodiscard]] constexpr int64_t window_bytes() const { return int64_t{4} * queries * row_stride; }
   [[nodiscard]] constexpr int64_t list_bytes() const { return int64_t{8} * list_capacity; }
   [[nodiscard]] constexpr int64_t part_bytes() const { return int64_t{8} * part_capacity; }
-  /// Rows of a block that one select warp may have.  A warp may be a unit ahead of another, so lists are a warp's own.
-  [[nodiscard]] constexpr int32_t rows_per_warp() const {
-    return (queries + FusedShape::kSelectWarps - 1) / FusedShape::kSelectWarps;
-  }
-  [[nodiscard]] constexpr int32_t num_lists() const { return FusedShape::kSelectWarps * rows_per_warp(); }
   [[nodiscard]] constexpr int64_t cut_offset() const { return 2 * window_bytes(); }
   [[nodiscard]] constexpr int64_t lists_offset() const { return 3 * window_bytes(); }
-  [[nodiscard]] constexpr int64_t parts_offset() const { return lists_offset() + num_lists() * list_bytes(); }
+  [[nodiscard]] constexpr int64_t parts_offset() const { return lists_offset() + (queries + 1) * list_bytes(); }
   [[nodiscard]] constexpr int64_t cta_bytes() const {
     return align(parts_offset() + 2 * queries * part_bytes());
   }

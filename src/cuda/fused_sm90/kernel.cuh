@@ -17,9 +17,8 @@
 //
 //   barrier        arrivals                     protects
 //   windows.full   8: math warps                scores of a window and its description
-//   windows.empty  3: select warps              the same
-//   named 1        96: select warps             a cut long run: all their parts, before they are counted
-//   named 2        256: math warps              a cut dense run: all its stores, before it is counted
+//   windows.empty  queries: finished tasks      the same
+//   named 1        256: math warps              a cut dense run: all its stores, before it is counted
 //   (units, keys: device/tile_feed.cuh)
 //
 // A run of tiles (core/schedule.hpp) is
@@ -170,15 +169,20 @@ __device__ __forceinline__ void math_role(const FusedParams& params, FusedSmem<C
     }
     unit_cursor.advance();
   }
-  // The empty window ends the select role.
-  windows.acquire(window_cursor);
-  if (threadIdx.x == 0) {
-    smem.windows[window_cursor.slot()].unit.tile_begin = 0;
-    smem.windows[window_cursor.slot()].unit.tile_end = 0;
-  }
-  __syncwarp();
-  if (lane == 0) {
-    windows.commit(window_cursor);
+  // Empty windows end the select role: one task for each of its warps.
+  constexpr int kEndWindows = (Config::kSelectWarps + Tile::kQueries - 1) / Tile::kQueries;
+#pragma unroll 1
+  for (int i = 0; i < kEndWindows; ++i) {
+    windows.acquire(window_cursor);
+    if (threadIdx.x == 0) {
+      smem.windows[window_cursor.slot()].unit.tile_begin = 0;
+      smem.windows[window_cursor.slot()].unit.tile_end = 0;
+    }
+    __syncwarp();
+    if (lane == 0) {
+      windows.commit(window_cursor);
+    }
+    window_cursor.advance();
   }
   if constexpr (!kStores) {
     if (sink == -12345.0F) {  // never, but the compiler cannot know
@@ -199,7 +203,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1) fused_sm90(const __grid_c
 
   if (threadIdx.x == 0) {
     rings.init(params.feed.scales_by_tma);
-    windows.init(Config::Tile::kMathWarps, Config::kSelectWarps);
+    windows.init(Config::Tile::kMathWarps, Config::Tile::kQueries);
+    smem.next_task = 0;
+    smem.published_rows = 0;
+    for (auto& row : smem.rows) {
+      row.finished = 0;
+    }
     ptx::mbarrier_init_fence();
   }
   device::plan_share<Config::kThreads>(params.feed, smem);

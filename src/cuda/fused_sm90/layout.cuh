@@ -28,8 +28,7 @@ struct FusedKernelConfig {
   static constexpr int kProducerWarp = 8;
   static constexpr int kFirstSelectWarp = 9;
   static constexpr int kSelectWarps = FusedShape::kSelectWarps;
-  static constexpr int kSelectBarrier = 1;
-  static constexpr int kMathBarrier = 2;
+  static constexpr int kMathBarrier = 1;
   // 384 threads launch with 168 registers; the pool of 64,512 is dealt anew: 256 x 208 + 128 x 88.
   static constexpr int kMathRegisters = 208;
   static constexpr int kAuxiliaryRegisters = 88;
@@ -37,8 +36,6 @@ struct FusedKernelConfig {
   static constexpr int kKeyStages = 4;
   static constexpr int kWindows = 2;
   static constexpr FusedShape kShape = {Tile::kQueries};
-
-  static constexpr FusedScratch kScratch = FusedScratch::make(FusedShape::kMaxPicks, Tile::kQueries);  // the largest
 
   using Feed = device::TileFeedSmem<Tile, kUnitStages, kKeyStages>;
 };
@@ -73,10 +70,12 @@ struct FusedSmem : Config::Feed {
   device::RingBarriers<Config::kWindows> window_barriers;
   device::RowSieve::Smem sieves[Config::kSelectWarps];  // select
   struct RowState {
-    uint32_t least;  // ordered score that a key must reach to become a candidate
-    int32_t count;   // candidates in the list
-  } rows[Config::kScratch.num_lists()];  // select: beside the lists
-  int32_t is_last;                          // select: this CTA merges
+    uint32_t finished;  // tasks of this row of the block, windows counted from the kernel's start
+    uint32_t least;     // ordered score that a key must reach to become a candidate
+    int32_t count;      // candidates in the list
+  } rows[Config::Tile::kQueries];  // select
+  uint32_t next_task;              // select: tasks taken
+  int32_t published_rows;          // select: of the cut unit at hand
 };
 
 struct FusedParams {

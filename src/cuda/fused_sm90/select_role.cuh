@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The select role of fused_sm90: three warps, each with rows of its own (row mod 3).
+// The select role of fused_sm90: three warps that take tasks, one row of one window each, in order of windows and rows.
 //
 //     dense run   row of the window -> pick -> output
 //     long run    row of the window -> append to the row's list what can still be among its K best
 //                 list over 3 K     -> pick -> the K best stay, in order; the threshold is the K-th
 //                 last window       -> pick -> output
 //     cut runs    kernel.cuh; the parts of a long one are appended like windows
+//
+// A task waits for the one before of the same row, whose list it continues: with more rows than warps that is done as a
+// rule.  Tasks of a block's missing rows, and of rows outside the run, are empty.
 //
 // Why nothing is lost.  A list is in key order and holds every key so far except those that cannot be among the row's
 // K best: when it was cut to K, the others had K better keys before them; and a later key whose score does not exceed
@@ -41,26 +44,56 @@ class SelectRole {
       sieve_.initialise();
       pad_empty_rows();
     }
-    typename WindowRing<Config>::Cursor cursor;
     for (;;) {
+      const Task task = next_task();
+      typename WindowRing<Config>::Cursor cursor(task.window);
       ring.wait(cursor);
       const FusedWindow& s_window = s_.windows[cursor.slot()];
       if (s_window.unit.is_end()) {
         break;
       }
       if constexpr (kBuild == FusedBuild::kComplete) {
-        select_window(s_window, cursor.slot());
+        wait_for_row(task);
+        select_row(s_window, cursor.slot(), task.query);
+        __threadfence();  // the row's list, before another warp continues it
       }
       __syncwarp();
       if (lane_ == 0) {
+        finish_row(task);
         ring.release(cursor);
       }
-      cursor.advance();
     }
   }
 
  private:
   static constexpr uint32_t kFullMask = 0xFFFFFFFFU;
+
+  struct Task {
+    uint32_t window;  // number of the window
+    int query;        // of its block
+  };
+
+  __device__ __forceinline__ Task next_task() const {
+    uint32_t number = 0;
+    if (lane_ == 0) {
+      number = atomicAdd(&s_.next_task, 1U);
+    }
+    number = __shfl_sync(kFullMask, number, 0);
+    constexpr uint32_t kQueries = Config::Tile::kQueries;
+    return {number / kQueries, static_cast<int>(number % kQueries)};
+  }
+  /// Until the row's task of the window before is finished.
+  __device__ __forceinline__ void wait_for_row(const Task& task) const {
+    const volatile uint32_t* s_finished = &s_.rows[task.query].finished;
+    while (*s_finished != task.window) {
+    }
+    __threadfence();
+    __syncwarp();
+  }
+  __device__ __forceinline__ void finish_row(const Task& task) const {
+    volatile uint32_t* s_finished = &s_.rows[task.query].finished;
+    *s_finished = task.window + 1;
+  }
 
   /// Scores to select from or append, and the row-relative indices of their positions.
   struct Source {
@@ -79,13 +112,10 @@ class SelectRole {
     int32_t* g_indices;
   };
 
-  /// Number of this warp's list for its row `query` of a block.
-  [[nodiscard]] __device__ __forceinline__ int list_number(int query) const {
-    return warp_ * Config::kScratch.rows_per_warp() + query / kWarps;
-  }
+  /// The list of row `query` of the block; number Tile::kQueries is for merging.
   [[nodiscard]] __device__ __forceinline__ List list_of(int query) const {
     return list_at(params_.cta(static_cast<int>(blockIdx.x)) + params_.scratch.lists_offset() +
-                       list_number(query) * params_.scratch.list_bytes(),
+                       query * params_.scratch.list_bytes(),
                    params_.scratch.list_capacity);
   }
   /// Of a share's two parts: 0 is of a run that starts in an earlier share.
@@ -129,45 +159,77 @@ class SelectRole {
 
   // ---- windows ----
 
-  __device__ __forceinline__ void select_window(const FusedWindow& s_window, int slot) {
+  __device__ __forceinline__ void select_row(const FusedWindow& s_window, int slot, int query) const {
     const FusedUnit& s_unit = s_window.unit;
     const bool dense = params_.is_dense(s_unit);
     const bool cut = s_unit.is_cut();
-    if (dense && cut && !s_window.ready) {
-      return;  // whoever scores the last piece selects
+    if (query < s_unit.row_begin || query >= s_unit.row_end || (dense && cut && !s_window.ready)) {
+      return;  // a dense run is selected from where its last piece is scored
     }
-    const bool last_of_unit = s_window.end == s_unit.tile_end;
-    const int part = s_unit.first_share == static_cast<int32_t>(blockIdx.x) ? 1 : 0;
-    // Source -1 is the window; if this CTA merges a long run, source i is part i of the run.
-    int num_parts = 0;
-#pragma unroll 1
-    for (int source = -1; source < num_parts; ++source) {
-      const bool is_window = source < 0;
-      const bool fresh = is_window ? s_window.begin == s_unit.tile_begin : source == 0;
-      const bool publish = is_window && cut && !dense && last_of_unit;
-      const bool last = is_window ? last_of_unit && !publish : source == num_parts - 1;
-#pragma unroll 1
-      for (int query = s_unit.row_begin; query < s_unit.row_end; ++query) {
-        const uint32_t t = s_unit.first_row + static_cast<uint32_t>(query);
-        if (t % kWarps != static_cast<uint32_t>(warp_)) {
-          continue;
-        }
-        const device::RowKeys keys = params_.output.row_keys(params_.feed.ranges, t);
-        if (keys.width == 0) {
-          continue;
-        }
-        const Source from =
-            is_window ? window_row(s_window, slot, query, keys) : part_row(s_unit.first_share + source, source, query);
-        process_row(t, keys, query, from, dense, fresh, publish, last, part);
+    const uint32_t t = s_unit.first_row + static_cast<uint32_t>(query);
+    const device::RowKeys keys = params_.output.row_keys(params_.feed.ranges, t);
+    typename Smem::RowState& s_row = s_.rows[query];
+    RowList row = {list_of(query), kOrderedNan, 0};
+    if (!dense && s_window.begin != s_unit.tile_begin) {
+      row.least = s_row.least;
+      row.count = s_row.count;
+    }
+    const bool last = s_window.end == s_unit.tile_end;
+    const bool publish = last && cut && !dense;
+    if (keys.width > 0) {
+      const int part = s_unit.first_share == static_cast<int32_t>(blockIdx.x) ? 1 : 0;
+      int32_t* g_count = g_part_count(static_cast<int>(blockIdx.x), part, query);
+      const List own_part = part_of(static_cast<int>(blockIdx.x), part, query);
+      const Source source = window_row(s_window, slot, query, keys);
+      update_row(t, keys, source, dense, publish ? End::kPublish : last ? End::kWrite : End::kNone, own_part, row);
+      if (publish && lane_ == 0) {
+        *g_count = row.count;
       }
-      if (publish) {
+      __syncwarp();  // all have read the state
+      if (!dense && lane_ == 0) {
+        s_row.least = row.least;
+        s_row.count = row.count;
+      }
+    }
+    if (publish && is_last_to_publish(s_unit)) {
+      merge_parts(s_unit);
+    }
+  }
+
+  /// Counts a row of this share's part as published; true, in all lanes, for the last row of the last part of the run.
+  __device__ __forceinline__ bool is_last_to_publish(const FusedUnit& s_unit) const {
+    __threadfence();
+    __syncwarp();
+    int last = 0;
+    if (lane_ == 0) {
+      const int rows = s_unit.row_end - s_unit.row_begin;
+      if (atomicAdd(&s_.published_rows, 1) + 1 == rows) {
+        s_.published_rows = 0;  // the next unit's rows come after this task
+        last = arrive_at_cut_run(params_, s_unit, s_unit.tile_end - s_unit.tile_begin) ? 1 : 0;
+      }
+    }
+    last = __shfl_sync(kFullMask, last, 0);
+    __threadfence();
+    return last != 0;
+  }
+
+  /// Writes the rows of a long run from its parts.
+  __device__ __forceinline__ void merge_parts(const FusedUnit& s_unit) const {
+    const int num_parts = s_unit.last_share - s_unit.first_share + 1;
+#pragma unroll 1
+    for (int query = s_unit.row_begin; query < s_unit.row_end; ++query) {
+      const uint32_t t = s_unit.first_row + static_cast<uint32_t>(query);
+      const device::RowKeys keys = params_.output.row_keys(params_.feed.ranges, t);
+      RowList row = {list_of(Config::Tile::kQueries), kOrderedNan, 0};
+#pragma unroll 1
+      for (int i = 0; i < num_parts && keys.width > 0; ++i) {
+        const int share = s_unit.first_share + i;
+        const int part = i == 0 ? 1 : 0;
+        const List entries = part_of(share, part, query);
+        const Source source = {{entries.g_scores, 0, __ldcg(g_part_count(share, part, query))}, entries.g_indices, 0};
+        update_row(t, keys, source, false, i == num_parts - 1 ? End::kWrite : End::kNone, row.list, row);
         __threadfence();
-        sync_warps();
-        if (warp_ == 0 && lane_ == 0) {
-          s_.is_last = arrive_at_cut_run(params_, s_unit, s_unit.tile_end - s_unit.tile_begin) ? 1 : 0;
-        }
-        sync_warps();
-        num_parts = s_.is_last != 0 ? s_unit.last_share - s_unit.first_share + 1 : 0;
+        __syncwarp();
       }
     }
   }
@@ -191,53 +253,52 @@ class SelectRole {
     return source;
   }
 
-  /// Entries that part `source` of a long run kept of a row.
-  [[nodiscard]] __device__ __forceinline__ Source part_row(int share, int source, int query) const {
-    const int part = source == 0 ? 1 : 0;
-    const List list = part_of(share, part, query);
-    return {{list.g_scores, 0, __ldcg(g_part_count(share, part, query))}, list.g_indices, 0};
-  }
+  /// What is kept of a row of a long run.
+  struct RowList {
+    List list;
+    uint32_t least;  // ordered score that a key must reach to become a candidate
+    int count;       // candidates in the list
+  };
+  /// What happens to a row after a source.
+  enum class End { kNone, kPublish, kWrite };
 
-  /// Brings the row up to date with one source.  `fresh`: the first of them; `last`: write the row; `publish`: leave
-  /// what is kept in this share's part number `part`.
-  __device__ __forceinline__ void process_row(uint32_t t, const device::RowKeys& keys, int query, const Source& from,
-                                              bool dense, bool fresh, bool publish, bool last, int part) {
-    typename Smem::RowState& s_row = s_.rows[list_number(query)];
-    const List list = list_of(query);
-    Source kept = from;  // what to pick from
-    uint32_t least = kOrderedNan;
-    int count = from.span.size();
-    if (!dense) {
-      count = 0;
-      if (!fresh) {
-        least = s_row.least;
-        count = s_row.count;
-      }
-      const int before = count;
-      count = append(from, list, count, least);
-      add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(count - before));
-      kept = {{list.g_scores, 0, count}, list.g_indices, 0};
-    } else {
-      add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(count));
+  /// Brings a row up to date with one source: a dense row is that source, a long one adds it to its list.  kWrite: the
+  /// row's K best go to the output; kPublish: to `part`.
+  __device__ __forceinline__ void update_row(uint32_t t, const device::RowKeys& keys, const Source& source, bool dense,
+                                             End end, const List& part, RowList& row) const {
+    const int topk = params_.output.topk;
+    bool appended = dense;
+    if (!dense && row.least != kOrderedNan) {
+      appended = append_reaching(source, row);
     }
-
-    if (last || publish || count > 3 * params_.output.topk) {
-      const int wanted = min(params_.output.topk, count);
-      const device::RowWriter writer(params_.output, t, keys);
-      const List target = publish ? part_of(static_cast<int>(blockIdx.x), part, query) : list;
+    // Step 0 appends the source's K best: no other can be among the row's.  Step 1 picks from the list, or dense row.
+#pragma unroll 1
+    for (int step = appended ? 1 : 0; step < 2; ++step) {
+      const bool picks_source = step == 0 || dense;
+      if (step == 1 && !dense && end == End::kNone && row.count <= 3 * topk) {
+        break;
+      }
       __threadfence();  // the list's entries are in L2 before the copies that read it past this warp's stores
+      __syncwarp();
+      const Source from = picks_source ? source : Source{{row.list.g_scores, 0, row.count}, row.list.g_indices, 0};
+      const bool writes = step == 1 && end == End::kWrite;
+      const device::RowWriter writer(params_.output, t, keys);
+      List target = step == 1 && end == End::kPublish ? part : row.list;
+      if (step == 0) {
+        target = {row.list.g_scores + row.count, row.list.g_indices + row.count};
+      }
       const auto store = [&](const device::Picks& picks, const auto& position_of, const device::QuadGroup& group) {
         int32_t indices[device::QuadGroup::kScores];
 #pragma unroll
         for (int i = 0; i < device::QuadGroup::kScores; ++i) {
-          indices[i] = kept.first_index + position_of(i);
-          if (kept.g_indices != nullptr && picks.holds(i)) {
-            indices[i] = __ldcg(kept.g_indices + position_of(i));
+          indices[i] = from.first_index + position_of(i);
+          if (from.g_indices != nullptr && picks.holds(i)) {
+            indices[i] = __ldcg(from.g_indices + position_of(i));
           }
         }
-        if (last && writer.only_indices()) {
+        if (writes && writer.only_indices()) {
           picks.for_each([&](int slot, int i) { writer.write_index(slot, indices[i]); });
-        } else if (last) {
+        } else if (writes) {
           picks.for_each([&](int slot, int i) { write(writer, slot, indices[i], group.scores[i]); });
         } else {
           __syncwarp();  // all lanes have their indices: the target may be the list itself
@@ -247,68 +308,47 @@ class SelectRole {
           });
         }
       };
-      if (wanted == count) {
-        sieve_.filter(kept.span, 0.0F, true, 0, store);
+      const int wanted = min(topk, from.span.size());
+      if (wanted == from.span.size()) {
+        sieve_.filter(from.span, 0.0F, true, 0, store);
       } else {
-        const device::RowCut cut = sieve_.pick(kept.span, wanted, store);
-        least = cut.ordered + 1;  // later scores must exceed it
+        const device::RowCut cut = sieve_.pick(from.span, wanted, store);
+        row.least = max(row.least, cut.ordered + 1);  // later scores must exceed it
         add_stat(device::kStatRepairedRows, cut.by_bits ? 1 : 0);
       }
-      if (last) {
-        pad(writer, wanted);
+      row.count = step == 0 ? row.count + wanted : wanted;
+      if (picks_source) {
+        add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(wanted));
       } else {
-        add_stat(device::kStatRescans, publish ? 0 : 1);
-        count = wanted;
-        if (publish && lane_ == 0) {
-          *g_part_count(static_cast<int>(blockIdx.x), part, query) = wanted;
-        }
+        add_stat(device::kStatRescans, end == End::kNone ? 1 : 0);
+      }
+      if (writes) {
+        pad(writer, wanted);
       }
     }
-    __syncwarp();  // the list is complete, and everyone has read the row's state
-    if (!dense && lane_ == 0) {
-      s_row = {least, count};
+  }
+
+  /// Appends what reaches the row's threshold; false, and nothing is appended, if that is more than fits in shared
+  /// memory.
+  __device__ __forceinline__ bool append_reaching(const Source& source, RowList& row) const {
+    // Between NaN and -inf lies no score.
+    const float threshold = score_of_ordered_bits(max(row.least, kOrderedNegativeInfinity));
+    const int appended = sieve_.filter_few(source.span, threshold, [&](int slot, int position, float score) {
+      row.list.g_scores[row.count + slot] = score;
+      row.list.g_indices[row.count + slot] = source.index(position);
+    });
+    if (appended < 0) {
+      return false;
     }
-    __syncwarp();
+    row.count += appended;
+    add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(appended));
+    return true;
   }
 
   __device__ __forceinline__ void add_stat(int which, uint32_t amount) const {
     if (lane_ == 0) {
       params_.output.add_stat(which, amount);
     }
-  }
-
-  /// All select warps.
-  __device__ __forceinline__ void sync_warps() const {
-    ptx::named_barrier_sync(Config::kSelectBarrier, 32 * kWarps);
-  }
-
-  /// Appends what reaches `least` and may be among the row's K best to entries [count, ..) of the list, in order;
-  /// returns the new count, and raises `least` if the source alone has K that good.
-  __device__ __forceinline__ int append(const Source& from, const List& list, int count, uint32_t& least) const {
-    const List end = {list.g_scores + count, list.g_indices + count};
-    const auto append_one = [&](int slot, int position, float score) {
-      end.g_scores[slot] = score;
-      end.g_indices[slot] = from.index(position);
-    };
-    const auto append_picks = [&](const device::Picks& picks, const auto& position_of, const device::QuadGroup& group) {
-      picks.for_each([&](int slot, int i) { append_one(slot, position_of(i), group.scores[i]); });
-    };
-    if (least != kOrderedNan) {
-      // Between NaN and -inf lies no score.
-      const float threshold = score_of_ordered_bits(max(least, kOrderedNegativeInfinity));
-      const int appended = sieve_.filter_few(from.span, threshold, append_one);
-      if (appended >= 0) {
-        return count + appended;
-      }
-    }
-    const int wanted = params_.output.topk;
-    if (from.span.size() <= wanted) {
-      return count + sieve_.filter(from.span, 0.0F, true, 0, append_picks);
-    }
-    // Only its K best can be among the row's.
-    const device::RowCut cut = sieve_.pick(from.span, wanted, append_picks);
-    least = max(least, cut.ordered + 1);  // later scores must exceed it
-    return count + wanted;
   }
 
   // ---- output ----
