@@ -205,7 +205,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1) fused_sm90(const __grid_c
     rings.init(params.feed.scales_by_tma);
     windows.init(Config::Tile::kMathWarps, Config::Tile::kQueries);
     smem.next_task = 0;
-    smem.published_rows = 0;
+    for (int32_t& rows : smem.published_rows) {
+      rows = 0;
+    }
     for (auto& row : smem.rows) {
       row.finished = 0;
     }

@@ -74,8 +74,8 @@ struct FusedSmem : Config::Feed {
     uint32_t least;     // ordered score that a key must reach to become a candidate
     int32_t count;      // candidates in the list
   } rows[Config::Tile::kQueries];  // select
-  uint32_t next_task;              // select: tasks taken
-  int32_t published_rows;          // select: of the cut unit at hand
+  uint32_t next_task;  // select: tasks taken
+  int32_t published_rows[Config::kWindows];  // select: of the cut unit whose last window is in the slot
 };
 
 struct FusedParams {

@@ -191,20 +191,20 @@ class SelectRole {
         s_row.count = row.count;
       }
     }
-    if (publish && is_last_to_publish(s_unit)) {
+    if (publish && is_last_to_publish(s_unit, slot)) {
       merge_parts(s_unit);
     }
   }
 
   /// Counts a row of this share's part as published; true, in all lanes, for the last row of the last part of the run.
-  __device__ __forceinline__ bool is_last_to_publish(const FusedUnit& s_unit) const {
+  __device__ __forceinline__ bool is_last_to_publish(const FusedUnit& s_unit, int slot) const {
     __threadfence();
     __syncwarp();
     int last = 0;
     if (lane_ == 0) {
       const int rows = s_unit.row_end - s_unit.row_begin;
-      if (atomicAdd(&s_.published_rows, 1) + 1 == rows) {
-        s_.published_rows = 0;  // the next unit's rows come after this task
+      if (atomicAdd(&s_.published_rows[slot], 1) + 1 == rows) {
+        s_.published_rows[slot] = 0;  // the slot's next window waits for this task
         last = arrive_at_cut_run(params_, s_unit, s_unit.tile_end - s_unit.tile_begin) ? 1 : 0;
       }
     }
