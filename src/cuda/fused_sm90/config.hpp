@@ -32,7 +32,7 @@ struct FusedShape {
 ///                counts[ctas][2][queries]  entries of the parts
 ///     per CTA    windows[2][queries][row_stride]     f32: scores on their way from math to select
 ///                cut[queries][row_stride]            f32: scores of a dense run cut by shares, from all of them
-///                lists[queries + 1]: scores f32[list_capacity], indices i32[list_capacity]; the last for merging
+///                lists[queries + select warps]: scores f32[list_capacity], indices i32[list_capacity]; the last for merges
 ///                parts[2][queries]: scores f32[part_capacity], indices i32[part_capacity]
 struct FusedScratch {
   static constexpr int64_t kAlignmentBytes = 256;
@@ -57,7 +57,7 @@ struct FusedScratch {
   [[nodiscard]] constexpr int64_t part_bytes() const { return int64_t{8} * part_capacity; }
   [[nodiscard]] constexpr int64_t cut_offset() const { return 2 * window_bytes(); }
   [[nodiscard]] constexpr int64_t lists_offset() const { return 3 * window_bytes(); }
-  [[nodiscard]] constexpr int64_t parts_offset() const { return lists_offset() + (queries + 1) * list_bytes(); }
+  [[nodiscard]] constexpr int64_t parts_offset() const { return lists_offset() + (queries + FusedShape::kSelectWarps) * list_bytes(); }
   [[nodiscard]] constexpr int64_t cta_bytes() const {
     return align(parts_offset() + 2 * queries * part_bytes());
   }

@@ -112,7 +112,7 @@ class SelectRole {
     int32_t* g_indices;
   };
 
-  /// The list of row `query` of the block; number Tile::kQueries is for merging.
+  /// The list of row `query` of the block; from number Tile::kQueries on, one a warp for merging.
   [[nodiscard]] __device__ __forceinline__ List list_of(int query) const {
     return list_at(params_.cta(static_cast<int>(blockIdx.x)) + params_.scratch.lists_offset() +
                        query * params_.scratch.list_bytes(),
@@ -220,7 +220,7 @@ class SelectRole {
     for (int query = s_unit.row_begin; query < s_unit.row_end; ++query) {
       const uint32_t t = s_unit.first_row + static_cast<uint32_t>(query);
       const device::RowKeys keys = params_.output.row_keys(params_.feed.ranges, t);
-      RowList row = {list_of(Config::Tile::kQueries), kOrderedNan, 0};
+      RowList row = {list_of(Config::Tile::kQueries + warp_), kOrderedNan, 0};
 #pragma unroll 1
       for (int i = 0; i < num_parts && keys.width > 0; ++i) {
         const int share = s_unit.first_share + i;
