@@ -82,8 +82,7 @@ class QuadStream {
       ptx::cp_async_wait<kAhead - 1>();
       const QuadGroup group = read(s_group);
       fetch.group(s_group);
-      s_group = s_group == s_quads_ ? s_quads_ + kGroupBytes : s_quads_;
-      static_assert(kAhead == 2);
+      s_group = s_group == s_quads_ + (kAhead - 1) * kGroupBytes ? s_quads_ : s_group + kGroupBytes;
       going = visit(first, group, first >= span.begin && first + QuadGroup::kWarpScores <= span.end);
     }
     ptx::cp_async_wait<0>();
@@ -355,7 +354,7 @@ class RowSieve {
     const float infinity = __int_as_float(0x7F800000);
     // 1,024 scores of a span of up to 8K, else 2,048: quads spread evenly, in the memory of the list.
     const int rounds = span.size() <= 8192 ? 8 : 16;
-    const auto whole_quads = static_cast<uint32_t>(span.end / 4 - (span.begin + 3) / 4);
+    const auto whole_quads = static_cast<uint32_t>(max(span.end / 4 - (span.begin + 3) / 4, 0));
     const float* g_first = span.g_scores + (span.begin + 3) / 4 * 4;
 #pragma unroll 2
     for (int i = 0; i < rounds; ++i) {
