@@ -58,6 +58,7 @@ inline std::vector<uint8_t> random_e4m3(size_t count, float scale, std::mt19937&
 struct Case {
   Call call;
   double flops = 0;
+  std::string data = "normal";
 };
 
 template <int kHeads, int kHeadDim>
@@ -136,13 +137,13 @@ inline std::string entry_json(const Variant& variant, const Case& c, const char*
       text, sizeof(text),
       "    {\"op\": \"%s\", \"who\": \"%s\", \"variant\": \"%s\", \"mode\": \"graph\",\n"
       "     \"case\": {\"T\": %lld, \"N\": %lld, \"H\": %lld, \"D\": %lld, \"K\": %lld, \"dtype\": \"e4m3\", "
-      "\"rows\": \"causal\", \"data\": \"normal\", \"B\": null, \"next_n\": null, \"paged\": false, "
+      "\"rows\": \"causal\", \"data\": \"%s\", \"B\": null, \"next_n\": null, \"paged\": false, "
       "\"out\": \"f32\", \"layout\": \"full\", \"l2\": \"hot\", \"order\": \"ascending\"},\n"
       "     \"median_ms\": %.5f, \"min_ms\": %.5f, \"p95_ms\": %.5f, \"cv\": %.5f, \"rounds\": %zu, "
       "\"tflops\": %.1f, \"tb_s\": null,\n"
       "     \"checked\": %s, \"flagged_rows\": null, \"ratio_of\": null, \"ratio\": null, \"ratio_ci95\": null}",
       op, variant.name, variant.kernel, static_cast<long long>(p.num_rows), static_cast<long long>(p.num_keys),
-      static_cast<long long>(p.num_heads), static_cast<long long>(p.head_dim), static_cast<long long>(p.topk), median, double{times.front()},
+      static_cast<long long>(p.num_heads), static_cast<long long>(p.head_dim), static_cast<long long>(p.topk), c.data.c_str(), median, double{times.front()},
       double{times[times.size() * 95 / 100]}, std::sqrt(std::max(square - mean * mean, 0.0)) / mean, times.size(),
       c.flops / median / 1e9, checked ? "true" : "false");
   return text;
@@ -215,7 +216,7 @@ inline void measure_variants(const Call& call, std::vector<Variant>* variants, i
 inline void report(const Case& c, const char* op, const std::vector<Variant>& variants,
                    std::vector<std::string>* entries) {
   const Problem& p = c.call.problem;
-  std::printf("H=%lld D=%lld K=%lld rows %lld keys %lld:", static_cast<long long>(p.num_heads),
+  std::printf("%s H=%lld D=%lld K=%lld rows %lld keys %lld:", c.data.c_str(), static_cast<long long>(p.num_heads),
               static_cast<long long>(p.head_dim), static_cast<long long>(p.topk), static_cast<long long>(p.num_rows),
               static_cast<long long>(p.num_keys));
   for (const Variant& variant : variants) {

@@ -4,7 +4,7 @@
 // math-only (products alone).  Checks first that the kernel and the pair write the same bits.
 // Built on demand only:
 //   ninja fused_attribution
-//   fused_attribution [--json FILE COMMIT DATE] [--data NAME] [--rows T] [--topk K] [--heads 64|32] [keys ...]
+//   fused_attribution [--json FILE COMMIT DATE] [--data NAME ..] [--rows T] [--topk K] [--heads 64|32] [keys ...]
 #include "cuda/fused_sm90/launch.cuh"
 #include "cuda/kernels.hpp"
 #include "device/attribution.cuh"
@@ -22,7 +22,7 @@ struct Arguments {
   int64_t heads = 64;
   int rounds = 17;
   bool controls = true;
-  std::string data = "normal";
+  std::vector<std::string> data;
   std::vector<int64_t> keys;
 };
 
@@ -72,15 +72,16 @@ void shape_scores(const std::string& data, int64_t heads, Case* c) {
 }
 
 template <class Config>
-void measure(const Arguments& arguments, int64_t keys, std::vector<std::string>* entries) {
+void measure(const Arguments& arguments, const std::string& data, int64_t keys, std::vector<std::string>* entries) {
   Case c = make_case<Config::Tile::kHeads, Config::Tile::kHeadDim>(arguments.rows, keys);
   Call& call = c.call;
   require(cudaFree(const_cast<void*>(static_cast<const void*>(call.scores))));
   call.scores = nullptr;
   call.problem.op = keysieve::Op::kScoreSelect;
   call.problem.topk = arguments.topk;
-  if (arguments.data != "normal") {
-    shape_scores(arguments.data, Config::Tile::kHeads, &c);
+  c.data = data;
+  if (data != "normal") {
+    shape_scores(data, Config::Tile::kHeads, &c);
   }
   const DeviceInfo device;
   const FusedConfig config = choose_fused_config(call.problem, call.options, device);
@@ -126,7 +127,7 @@ void measure(const Arguments& arguments, int64_t keys, std::vector<std::string>*
                       ? 0
                       : 1;
   }
-  std::printf("%s: %lld wrong rows, %llu repaired, %llu candidates, %llu cuts\n", arguments.data.c_str(),
+  std::printf("%s: %lld wrong rows, %llu repaired, %llu candidates, %llu cuts\n", data.c_str(),
               static_cast<long long>(wrong_rows), static_cast<unsigned long long>(stats[0]),
               static_cast<unsigned long long>(stats[1]), static_cast<unsigned long long>(stats[2]));
   require(wrong_rows == 0, "the kernel and the pair differ");
@@ -165,7 +166,7 @@ int main(int argc, char** argv) {
         word = value();
       }
     } else if (option == "--data") {
-      arguments.data = value();
+      arguments.data.emplace_back(value());
     } else if (option == "--rows") {
       arguments.rows = std::atoll(value());
     } else if (option == "--topk") {
@@ -183,13 +184,18 @@ int main(int argc, char** argv) {
   if (arguments.keys.empty()) {
     arguments.keys = {8192, 16384, 32768, 65536, 131072, 163840};
   }
+  if (arguments.data.empty()) {
+    arguments.data = {"normal"};
+  }
   require(arguments.heads == 64 || arguments.heads == 32, "--heads is 64 or 32");
   std::vector<std::string> entries;
-  for (const int64_t keys : arguments.keys) {
-    if (arguments.heads == 64) {
-      measure<FusedKernelConfig<64, 128>>(arguments, keys, &entries);
-    } else {
-      measure<FusedKernelConfig<32, 128>>(arguments, keys, &entries);
+  for (const std::string& data : arguments.data) {
+    for (const int64_t keys : arguments.keys) {
+      if (arguments.heads == 64) {
+        measure<FusedKernelConfig<64, 128>>(arguments, data, keys, &entries);
+      } else {
+        measure<FusedKernelConfig<32, 128>>(arguments, data, keys, &entries);
+      }
     }
   }
   if (json[0] != nullptr) {
