@@ -143,9 +143,10 @@ inline std::string entry_json(const Variant& variant, const Case& c, const char*
       "\"tflops\": %.1f, \"tb_s\": null,\n"
       "     \"checked\": %s, \"flagged_rows\": null, \"ratio_of\": null, \"ratio\": null, \"ratio_ci95\": null}",
       op, variant.name, variant.kernel, static_cast<long long>(p.num_rows), static_cast<long long>(p.num_keys),
-      static_cast<long long>(p.num_heads), static_cast<long long>(p.head_dim), static_cast<long long>(p.topk), c.data.c_str(), median, double{times.front()},
-      double{times[times.size() * 95 / 100]}, std::sqrt(std::max(square - mean * mean, 0.0)) / mean, times.size(),
-      c.flops / median / 1e9, checked ? "true" : "false");
+      static_cast<long long>(p.num_heads), static_cast<long long>(p.head_dim), static_cast<long long>(p.topk),
+      c.data.c_str(), median, double{times.front()}, double{times[times.size() * 95 / 100]},
+      std::sqrt(std::max(square - mean * mean, 0.0)) / mean, times.size(), c.flops / median / 1e9,
+      checked ? "true" : "false");
   return text;
 }
 
@@ -165,8 +166,8 @@ inline void write_json(const char* path, const char* suite, const char* commit, 
                "  \"ceilings\": {\"fp8_gemm_tflops\": null, \"bf16_gemm_tflops\": null, \"copy_tb_s\": null, "
                "\"cpu_dot_gflops\": null},\n"
                "  \"clocks\": {\"sm_mhz_median\": null, \"power_w_median\": null},\n  \"entries\": [\n",
-               suite, commit, date, suite, properties.name, properties.multiProcessorCount, driver / 1000, driver % 1000 / 10,
-               CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+               suite, commit, date, suite, properties.name, properties.multiProcessorCount, driver / 1000,
+               driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
   for (size_t i = 0; i < entries.size(); ++i) {
     std::fprintf(file, "%s%s\n", entries[i].c_str(), i + 1 < entries.size() ? "," : "");
   }

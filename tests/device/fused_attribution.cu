@@ -121,11 +121,12 @@ void measure(const Arguments& arguments, const std::string& data, int64_t keys, 
   int64_t wrong_rows = 0;
   for (int64_t t = 0; t < arguments.rows; ++t) {
     const auto first = static_cast<size_t>(t * arguments.topk);
-    wrong_rows += std::equal(expected.begin() + static_cast<std::ptrdiff_t>(first),
-                             expected.begin() + static_cast<std::ptrdiff_t>(first + static_cast<size_t>(arguments.topk)),
-                             got.begin() + static_cast<std::ptrdiff_t>(first))
-                      ? 0
-                      : 1;
+    wrong_rows +=
+        std::equal(expected.begin() + static_cast<std::ptrdiff_t>(first),
+                   expected.begin() + static_cast<std::ptrdiff_t>(first + static_cast<size_t>(arguments.topk)),
+                   got.begin() + static_cast<std::ptrdiff_t>(first))
+            ? 0
+            : 1;
   }
   std::printf("%s: %lld wrong rows, %llu repaired, %llu candidates, %llu cuts\n", data.c_str(),
               static_cast<long long>(wrong_rows), static_cast<unsigned long long>(stats[0]),

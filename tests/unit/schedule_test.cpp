@@ -117,6 +117,31 @@ TEST(ShareBegin, SharesAreEqualToOne) {
   }
 }
 
+TEST(ShareOf, IsTheShareThatHoldsAPosition) {
+  for (const int64_t total : {int64_t{1}, int64_t{131}, int64_t{132}, int64_t{1000}, int64_t{1} << 50U}) {
+    for (const int64_t shares : {1, 7, 132}) {
+      for (int64_t i = 0; i < shares; ++i) {
+        const int64_t begin = share_begin(total, shares, i);
+        const int64_t end = share_begin(total, shares, i + 1);
+        if (begin < end) {
+          EXPECT_EQ(i, share_of(total, shares, begin));
+          EXPECT_EQ(i, share_of(total, shares, end - 1));
+        }
+      }
+    }
+  }
+}
+
+TEST(RingCursor, StartsAnywhereOnTheWalk) {
+  RingCursor<3> walking;
+  for (uint32_t number = 0; number < 20; ++number) {
+    const RingCursor<3> started(number);
+    EXPECT_EQ(walking.slot(), started.slot());
+    EXPECT_EQ(walking.full_parity(), started.full_parity());
+    walking.advance();
+  }
+}
+
 TEST(RingCursor, ProducerAndConsumerNeverShareASlot) {
   // A model of mbarriers: `full` and `empty` count completed phases; a wait on parity p passes if the phase of that
   // parity has completed, that is, if the count of completed phases is odd for p == 0 and even for p == 1.

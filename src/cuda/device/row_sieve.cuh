@@ -12,9 +12,9 @@
 // scores (core/ordering.hpp), whatever they are: intervals of a 1024th of the one before until one value is left, and a
 // pass that takes what is above it and the first of those equal to it.  No step can fail for both.
 //
-// Issue slots are what a select warp is short of: it shares its scheduler with two math warps that leave it a third, and
-// their loop fills the instruction caches.  Hence one warp a row (no barriers), one look at most scores, and small loops
-// whose loads run ahead through shared memory (QuadStream) rather than by unrolling.
+// Issue slots are what a select warp is short of: it shares its scheduler with two math warps that leave it a third,
+// and their loop fills the instruction caches.  Hence one warp a row (no barriers), one look at most scores, and small
+// loops whose loads run ahead through shared memory (QuadStream) rather than by unrolling.
 #pragma once
 
 #include <cstdint>
@@ -40,12 +40,12 @@ struct ScoreSpan {
   }
 };
 
-/// Scores that the lanes of a warp hold together: 4 quads a lane, quad i of lane l at 128 i + 4 l.  Enough for the latency
-/// of one step to hide behind that of the others.
+/// Scores that the lanes of a warp hold together: 4 quads a lane, quad i of lane l at 128 i + 4 l.  Enough for the
+/// latency of one step to hide behind that of the others.
 struct QuadGroup {
   static constexpr int kQuads = 4;
-  static constexpr int kScores = 4 * kQuads;         // of a lane
-  static constexpr int kWarpScores = 32 * kScores;   // of the warp
+  static constexpr int kScores = 4 * kQuads;        // of a lane
+  static constexpr int kWarpScores = 32 * kScores;  // of the warp
 
   float scores[kScores];
 
@@ -206,7 +206,7 @@ class RowSieve {
     return {pick_by_bits(span, wanted, emit), true};
   }
 
-  /// append(slot, position, score) for the scores of the span that are >= threshold, in order, slots from 0 on.  Returns
+  /// append(slot, position, score) for the scores of the span that are >= threshold, in order, slots from 0 on. Returns
   /// how many, or -1 and nothing is appended if they are more than a list holds.  By all lanes.
   template <class Append>
   __device__ __forceinline__ int filter_few(const ScoreSpan& span, float threshold, const Append& append) const {
@@ -223,8 +223,8 @@ class RowSieve {
     return count;
   }
 
-  /// emit(picks, positions, group) for the scores of the span that are >= threshold (all, NaN too, if `everything`), in order, slots from
-  /// `slot` on.  Returns the slot after the last.  By all lanes.
+  /// emit(picks, positions, group) for the scores of the span that are >= threshold (all, NaN too, if `everything`), in
+  /// order, slots from `slot` on.  Returns the slot after the last.  By all lanes.
   template <class Emit>
   __device__ __forceinline__ int filter(const ScoreSpan& span, float threshold, bool everything, int slot,
                                         const Emit& emit) const {

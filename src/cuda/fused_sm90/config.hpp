@@ -15,7 +15,7 @@ namespace keysieve::cuda {
 /// How a run of key tiles passes from math to select (see kernel.cuh).
 struct FusedShape {
   static constexpr int32_t kTileKeys = 128;
-  static constexpr int32_t kColumns = 256;         // heads times queries of a block
+  static constexpr int32_t kColumns = 256;  // heads times queries of a block
   static constexpr int32_t kMaxPicks = 2048;
   static constexpr int32_t kMaxDenseKeys = 16384;  // a row's place in a window
   static constexpr int32_t kWindowTiles = 36;      // of a long run
@@ -32,8 +32,8 @@ struct FusedShape {
 ///                counts[ctas][2][queries]  entries of the parts
 ///     per CTA    windows[2][queries][row_stride]     f32: scores on their way from math to select
 ///                cut[queries][row_stride]            f32: scores of a dense run cut by shares, from all of them
-///                lists[queries + select warps]: scores f32[list_capacity], indices i32[list_capacity]; the last for merges
-///                parts[2][queries]: scores f32[part_capacity], indices i32[part_capacity]
+///                lists[queries + select warps]: scores f32[list_capacity], indices i32[list_capacity]; the last for
+///                merges parts[2][queries]: scores f32[part_capacity], indices i32[part_capacity]
 struct FusedScratch {
   static constexpr int64_t kAlignmentBytes = 256;
 
@@ -57,10 +57,10 @@ struct FusedScratch {
   [[nodiscard]] constexpr int64_t part_bytes() const { return int64_t{8} * part_capacity; }
   [[nodiscard]] constexpr int64_t cut_offset() const { return 2 * window_bytes(); }
   [[nodiscard]] constexpr int64_t lists_offset() const { return 3 * window_bytes(); }
-  [[nodiscard]] constexpr int64_t parts_offset() const { return lists_offset() + (queries + FusedShape::kSelectWarps) * list_bytes(); }
-  [[nodiscard]] constexpr int64_t cta_bytes() const {
-    return align(parts_offset() + 2 * queries * part_bytes());
+  [[nodiscard]] constexpr int64_t parts_offset() const {
+    return lists_offset() + (queries + FusedShape::kSelectWarps) * list_bytes();
   }
+  [[nodiscard]] constexpr int64_t cta_bytes() const { return align(parts_offset() + 2 * queries * part_bytes()); }
   [[nodiscard]] constexpr int64_t arrival_bytes(int64_t ctas) const { return align(4 * ctas); }
   [[nodiscard]] constexpr int64_t header_bytes(int64_t ctas) const {
     return arrival_bytes(ctas) + align(int64_t{4} * 2 * queries * ctas);

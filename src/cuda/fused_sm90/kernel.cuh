@@ -7,9 +7,9 @@
 //
 // One persistent CTA a multiprocessor, three warpgroups:
 //
-//     warps 0-7   math      the main loop of score_sm90; stores every score of a window, knows no row, range or threshold
-//     warp  8     producer  operands of units and key tiles (device/tile_feed.cuh)
-//     warps 9-11  select    one window behind: reads the rows of the window from L2 and keeps their best
+//     warps 0-7   math      the main loop of score_sm90; stores every score of a window, knows no row, range or
+//     threshold warp  8     producer  operands of units and key tiles (device/tile_feed.cuh) warps 9-11  select    one
+//     window behind: reads the rows of the window from L2 and keeps their best
 //
 //     producer : Q K K K K K K K K Q K ..
 //     math     : [ window 0 ][ window 1 ][ window 2 ] ..
@@ -25,8 +25,8 @@
 //   dense  if its rows fit in a window: the window is the whole unit, and select picks from it directly;
 //   long   otherwise: windows of kWindowTiles tiles, from which select keeps a list of candidates a row.
 // Shares of the work cut some runs.  The pieces of a dense one are stored side by side in the buffer of the CTA whose
-// share holds its first tile, and whoever scores the last piece selects; of a long one each piece leaves its own best K,
-// and whoever leaves the last merges.  No CTA waits for another, so the kernel cannot hang whatever else is on the
+// share holds its first tile, and whoever scores the last piece selects; of a long one each piece leaves its own best
+// K, and whoever leaves the last merges.  No CTA waits for another, so the kernel cannot hang whatever else is on the
 // device.
 #pragma once
 
@@ -36,7 +36,6 @@
 #include "cuda/fused_sm90/select_role.cuh"
 
 namespace keysieve::cuda {
-
 
 // ---- producer ----
 

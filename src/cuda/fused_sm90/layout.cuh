@@ -42,11 +42,11 @@ struct FusedKernelConfig {
 
 /// A unit as math and select need it.  No tiles: there is no more work.
 struct FusedUnit {
-  uint32_t first_row;   // of the block
-  int32_t row_begin;    // the block's rows [row_begin, row_end) are those of the run
+  uint32_t first_row;  // of the block
+  int32_t row_begin;   // the block's rows [row_begin, row_end) are those of the run
   int32_t row_end;
   TileRun run;
-  int32_t tile_begin;   // the unit: tiles [tile_begin, tile_end) of the run
+  int32_t tile_begin;  // the unit: tiles [tile_begin, tile_end) of the run
   int32_t tile_end;
   int32_t first_share;  // shares [first_share, last_share] hold the run
   int32_t last_share;
@@ -65,16 +65,16 @@ struct FusedWindow {
 
 template <class Config>
 struct FusedSmem : Config::Feed {
-  FusedUnit units[Config::kUnitStages];     // producer -> math
-  FusedWindow windows[Config::kWindows];    // math -> select
+  FusedUnit units[Config::kUnitStages];   // producer -> math
+  FusedWindow windows[Config::kWindows];  // math -> select
   device::RingBarriers<Config::kWindows> window_barriers;
   device::RowSieve::Smem sieves[Config::kSelectWarps];  // select
   struct RowState {
-    uint32_t finished;  // tasks of this row of the block, windows counted from the kernel's start
-    uint32_t least;     // ordered score that a key must reach to become a candidate
-    int32_t count;      // candidates in the list
-  } rows[Config::Tile::kQueries];  // select
-  uint32_t next_task;  // select: tasks taken
+    uint32_t finished;                       // tasks of this row of the block, windows counted from the kernel's start
+    uint32_t least;                          // ordered score that a key must reach to become a candidate
+    int32_t count;                           // candidates in the list
+  } rows[Config::Tile::kQueries];            // select
+  uint32_t next_task;                        // select: tasks taken
   int32_t published_rows[Config::kWindows];  // select: of the cut unit whose last window is in the slot
 };
 

@@ -12,8 +12,8 @@
 //
 // Why nothing is lost.  A list is in key order and holds every key so far except those that cannot be among the row's
 // K best: when it was cut to K, the others had K better keys before them; and a later key whose score does not exceed
-// the K-th of that time has K keys before it that rank higher (equal scores: the lower index wins).  There is room for a
-// whole window whenever one is appended, so nothing is dropped for want of space, and a pick is exact for any data
+// the K-th of that time has K keys before it that rank higher (equal scores: the lower index wins).  There is room for
+// a whole window whenever one is appended, so nothing is dropped for want of space, and a pick is exact for any data
 // (device/row_sieve.cuh).  The K best of a run are among the K best of its parts, by the same argument.
 #pragma once
 
@@ -140,9 +140,8 @@ class SelectRole {
     const int64_t num_rows = params_.feed.blocks.num_rows;
 #pragma unroll 1
     for (int64_t first = 32 * worker; first < num_rows; first += 32 * static_cast<int64_t>(gridDim.x) * kWarps) {
-      const bool empty =
-          first + lane < num_rows &&
-          params_.output.row_keys(params_.feed.ranges, static_cast<uint32_t>(first + lane)).width == 0;
+      const bool empty = first + lane < num_rows &&
+                         params_.output.row_keys(params_.feed.ranges, static_cast<uint32_t>(first + lane)).width == 0;
 #pragma unroll 1
       for (uint32_t left = __ballot_sync(kFullMask, empty); left != 0; left &= left - 1) {
         const auto t = static_cast<uint32_t>(first) + static_cast<uint32_t>(__ffs(static_cast<int>(left)) - 1);
@@ -246,8 +245,8 @@ class SelectRole {
     source.span.g_scores = g_window_of<Config>(params_, s_unit, slot) + query * kRowStride;
     source.span.begin = max(keys.begin - first_key, 0);
     // Not end_tile * kTileKeys - first_key: that may not fit.
-    source.span.end = max(min(keys.begin + keys.width - first_key, (end_tile - first_tile) * kTileKeys),
-                          source.span.begin);
+    source.span.end =
+        max(min(keys.begin + keys.width - first_key, (end_tile - first_tile) * kTileKeys), source.span.begin);
     source.g_indices = nullptr;
     source.first_index = first_key - keys.begin;
     return source;
