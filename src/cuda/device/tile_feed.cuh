@@ -9,9 +9,9 @@
 //     math     :          [ tile ][ tile ] ..                      device/tile.cuh
 //
 //   barrier      arrivals                                                       protects
-//   units.full   33 + query bytes: the producer's lanes (weights) and lane 0    queries, weights, the unit's description
-//   units.empty  8: math warps                                                  the same, until all have finished it
-//   keys.full    1 + key and scale bytes (33 if lanes copy the scales)          a key tile and its scales
+//   units.full   33 + query bytes: the producer's lanes (weights) and lane 0    queries, weights, the unit's
+//   description units.empty  8: math warps                                                  the same, until all have
+//   finished it keys.full    1 + key and scale bytes (33 if lanes copy the scales)          a key tile and its scales
 //   keys.empty   8: math warps                                                  the same
 #pragma once
 
@@ -42,7 +42,7 @@ struct TileFeedParams {
 /// A piece of one run of tiles (core/schedule.hpp), scored in one go.
 struct WorkUnit {
   RowBlock block;
-  int32_t row_begin;   // the block's rows [row_begin, row_end) made the run
+  int32_t row_begin;  // the block's rows [row_begin, row_end) made the run
   int32_t row_end;
   TileRun run;
   int64_t run_line;    // place of the run's first tile on the line of all tiles
@@ -209,8 +209,7 @@ __device__ __forceinline__ void produce_share(const TileFeedParams& params, Smem
   typename Smem::Units::Cursor unit_cursor;
   typename Smem::Keys::Cursor key_cursor;
   for_each_unit<typename Smem::Tile>(params, smem.share, [&](const WorkUnit& unit, const KeyRange& range) {
-    produce_unit(params, smem, rings.units, unit_cursor, unit.block,
-                 [&](int stage) { describe(stage, unit, range); });
+    produce_unit(params, smem, rings.units, unit_cursor, unit.block, [&](int stage) { describe(stage, unit, range); });
     unit_cursor.advance();
     for (int32_t tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
       produce_keys(params, smem, rings.keys, key_cursor, tile * Smem::Tile::kKeys);

@@ -67,8 +67,9 @@ WorkspaceSize workspace(const Problem& problem, const Options& options, const De
 void explain(const Problem& problem, const Options& options, const DeviceInfo& device, char* text,
              size_t capacity) noexcept {
   const FusedConfig config = choose_fused_config(problem, options, device);
-  std::snprintf(text, capacity, "%s: e4m3 H=%d D=%d, tile of %d keys x %d queries, rows of up to %d keys dense, %d CTAs",
-                kFusedName, config.heads, config.head_dim, FusedShape::kTileKeys, config.scratch.queries,
+  std::snprintf(text, capacity,
+                "%s: e4m3 H=%d D=%d, tile of %d keys x %d queries, rows of up to %d keys dense, %d CTAs", kFusedName,
+                config.heads, config.head_dim, FusedShape::kTileKeys, config.scratch.queries,
                 config.dense_tiles * FusedShape::kTileKeys, config.num_ctas);
 }
 

@@ -17,8 +17,7 @@ inline void place_scratch(const Call& call, const FusedConfig& config, FusedPara
   const auto base = reinterpret_cast<uintptr_t>(call.workspace);
   constexpr auto kAlignment = static_cast<uintptr_t>(FusedScratch::kAlignmentBytes);
   auto* g_base = reinterpret_cast<uint8_t*>((base + kAlignment - 1) / kAlignment * kAlignment);
-  *num_ctas =
-      static_cast<int32_t>(scratch.ctas_in(static_cast<int64_t>(call.workspace_bytes), config.num_ctas));
+  *num_ctas = static_cast<int32_t>(scratch.ctas_in(static_cast<int64_t>(call.workspace_bytes), config.num_ctas));
   params->scratch = scratch;
   params->g_arrivals = reinterpret_cast<uint32_t*>(g_base);
   params->g_counts = reinterpret_cast<int32_t*>(g_base + scratch.arrival_bytes(*num_ctas));

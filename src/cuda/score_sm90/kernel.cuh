@@ -71,8 +71,8 @@ struct ScoreSmem : device::TileFeedSmem<typename Config::Tile, Config::kUnitStag
 };
 
 template <class Config>
-using ScoreRings = device::TileFeedRings<
-    device::TileFeedSmem<typename Config::Tile, Config::kUnitStages, Config::kKeyStages>>;
+using ScoreRings =
+    device::TileFeedRings<device::TileFeedSmem<typename Config::Tile, Config::kUnitStages, Config::kKeyStages>>;
 
 struct ScoreParams {
   device::TileFeedParams feed;
