@@ -119,30 +119,22 @@ Examples:
 
 }  // namespace
 
-void add_bench(CLI::App& app, int* exit_code) {
-  CLI::App* verb = app.add_subcommand("bench", "Time a suite against its baselines");
+void add_bench(CommandLine* command_line) {
+  Verb verb = command_line->add_verb("bench", "Time a suite against its baselines");
   const auto arguments = std::make_shared<BenchArguments>();
   bench::SuiteContext& context = arguments->context;
-  verb->add_option("suite", arguments->suite, "Suite to run, see --list")->type_name("SUITE");
-  verb->add_flag("--list", arguments->list, "List the suites");
-  verb->add_option("--rounds", context.measure.rounds, "Timed rounds")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
-  verb->add_option("--warmup", context.measure.warmup, "Rounds before them")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 100000));
-  verb->add_option("--threads", context.threads, "CPU threads; 0: all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--device", context.device_index, "CUDA device")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--filter", context.filter, "Only cases whose text holds this, such as N=8192");
-  verb->add_option("--out", arguments->out, "Write the result as JSON")->type_name("FILE");
-  verb->add_option("--results", arguments->results, "Write it to DIR/<machine>/<suite>.json")->type_name("DIR");
-  verb->add_flag("--json", arguments->json, "Print JSON");
-  verb->footer(kFooter);
-  verb->callback([arguments, exit_code] { *exit_code = bench_verb(*arguments); });
+  verb.text("suite", &arguments->suite, "Suite to run, see --list", "SUITE");
+  verb.flag("--list", &arguments->list, "List the suites");
+  verb.number("--rounds", &context.measure.rounds, "Timed rounds", 1, 100000);
+  verb.number("--warmup", &context.measure.warmup, "Rounds before them", 0, 100000);
+  verb.number("--threads", &context.threads, "CPU threads; 0: all");
+  verb.number("--device", &context.device_index, "CUDA device");
+  verb.text("--filter", &context.filter, "Only cases whose text holds this, such as N=8192");
+  verb.text("--out", &arguments->out, "Write the result as JSON", "FILE");
+  verb.text("--results", &arguments->results, "Write it to DIR/<machine>/<suite>.json", "DIR");
+  verb.flag("--json", &arguments->json, "Print JSON");
+  verb.footer(kFooter);
+  verb.action([arguments] { return bench_verb(*arguments); });
 }
 
 }  // namespace keysieve::cli

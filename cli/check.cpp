@@ -134,23 +134,18 @@ Examples:
 
 }  // namespace
 
-void add_check(CLI::App& app, int* exit_code) {
-  CLI::App* verb =
-      app.add_subcommand("check", "Compare a selection with the reference or with a saved one, row by row");
+void add_check(CommandLine* command_line) {
+  Verb verb = command_line->add_verb("check", "Compare a selection with the reference or with a saved one, row by row");
   const auto arguments = std::make_shared<CheckArguments>();
-  verb->add_option("file", arguments->path, "Replay file")->required()->type_name("FILE");
-  add_run_options(*verb, &arguments->options);
-  verb->add_option("--against", arguments->against, "reference, or a saved selection")
-      ->capture_default_str()
-      ->type_name("reference|FILE");
-  verb->add_option("--rows", arguments->rows, "Rows to compare with the reference, spread over all; 0: all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_flag("--json", arguments->json, "Print JSON");
-  verb->footer(kFooter);
-  verb->callback([arguments, exit_code, verb] {
-    arguments->topk_given = verb->count("--topk") > 0;
-    *exit_code = check_verb(*arguments);
+  verb.required("file", &arguments->path, "Replay file", "FILE");
+  add_run_options(&verb, &arguments->options);
+  verb.text("--against", &arguments->against, "reference, or a saved selection", "reference|FILE");
+  verb.number("--rows", &arguments->rows, "Rows to compare with the reference, spread over all; 0: all");
+  verb.flag("--json", &arguments->json, "Print JSON");
+  verb.footer(kFooter);
+  verb.action([arguments, verb] {
+    arguments->topk_given = verb.given("--topk");
+    return check_verb(*arguments);
   });
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // keysieve gen: writes a synthetic replay file.
 #include <fmt/format.h>
-#include <limits>
 #include <map>
 
 #include "failure.hpp"
@@ -92,42 +91,25 @@ Examples:
 
 }  // namespace
 
-void add_gen(CLI::App& app, int* exit_code) {
-  CLI::App* verb = app.add_subcommand("gen", "Write a synthetic replay file");
+void add_gen(CommandLine* command_line) {
+  Verb verb = command_line->add_verb("gen", "Write a synthetic replay file");
   const auto arguments = std::make_shared<GenArguments>();
   SyntheticSpec& spec = arguments->spec;
-  static const std::map<std::string, int32_t> kDtypes = {
-      {"e4m3", KEYSIEVE_E4M3}, {"bf16", KEYSIEVE_BF16}, {"mxfp4", KEYSIEVE_MXFP4}};
-  constexpr int64_t kMaxAxis = std::numeric_limits<int32_t>::max();
-  verb->add_option("file", arguments->path, "File to write")->required()->type_name("FILE");
-  verb->add_option("--data", spec.data, "Shape of the scores, see below")
-      ->transform(CLI::CheckedTransformer(data_kinds()))
-      ->type_name("NAME")
-      ->default_str("normal");
-  verb->add_option("--ranges", spec.rows, "Keys of each row: causal, full or ragged")
-      ->transform(CLI::CheckedTransformer(row_kinds()))
-      ->type_name("NAME")
-      ->default_str("causal");
-  verb->add_option("--dtype", spec.k_dtype, "e4m3, bf16 (queries too) or mxfp4 keys")
-      ->transform(CLI::CheckedTransformer(kDtypes))
-      ->type_name("NAME")
-      ->default_str("e4m3");
-  verb->add_option("-T,--rows", spec.num_rows, "Query rows")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, kMaxAxis));
-  verb->add_option("-N,--keys", spec.num_keys, "Keys")->capture_default_str()->check(CLI::Range(int64_t{0}, kMaxAxis));
-  verb->add_option("-H,--heads", spec.num_heads, "Heads")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, kMaxAxis));
-  verb->add_option("-D,--dim", spec.head_dim, "Channels a head")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, kMaxAxis));
-  verb->add_option("--seed", spec.seed, "Same seed, same file")->capture_default_str();
-  verb->add_flag("--json", arguments->json, "Print JSON");
-  verb->footer(kFooter);
-  verb->callback([arguments, exit_code] {
+  verb.required("file", &arguments->path, "File to write", "FILE");
+  verb.choice("--data", &spec.data, data_kinds(), "Shape of the scores, see below");
+  verb.choice("--ranges", &spec.rows, row_kinds(), "Keys of each row: causal, full or ragged");
+  verb.choice("--dtype", &spec.k_dtype, {{"e4m3", KEYSIEVE_E4M3}, {"bf16", KEYSIEVE_BF16}, {"mxfp4", KEYSIEVE_MXFP4}},
+              "e4m3, bf16 (queries too) or mxfp4 keys");
+  verb.number("-T,--rows", &spec.num_rows, "Query rows");
+  verb.number("-N,--keys", &spec.num_keys, "Keys");
+  verb.number("-H,--heads", &spec.num_heads, "Heads", 1);
+  verb.number("-D,--dim", &spec.head_dim, "Channels a head", 1);
+  verb.seed("--seed", &spec.seed, "Same seed, same file");
+  verb.flag("--json", &arguments->json, "Print JSON");
+  verb.footer(kFooter);
+  verb.action([arguments] {
     generate(*arguments);
-    *exit_code = kExitOk;
+    return kExitOk;
   });
 }
 

@@ -71,19 +71,19 @@ void print_text(const Json& json) {
 
 }  // namespace
 
-void add_info(CLI::App& app, int* exit_code) {
-  CLI::App* verb = app.add_subcommand("info", "Backends, devices and versions, and why something is unavailable");
+void add_info(CommandLine* command_line) {
+  Verb verb = command_line->add_verb("info", "Backends, devices and versions, and why something is unavailable");
   const auto json = std::make_shared<bool>(false);
-  verb->add_flag("--json", *json, "Print JSON");
-  verb->footer("Examples:\n  keysieve info\n  keysieve info --json");
-  verb->callback([json, exit_code] {
+  verb.flag("--json", json.get(), "Print JSON");
+  verb.footer("Examples:\n  keysieve info\n  keysieve info --json");
+  verb.action([json] {
     const Json collected = collect();
     if (*json) {
       print(collected);
     } else {
       print_text(collected);
     }
-    *exit_code = kExitOk;
+    return kExitOk;
   });
 }
 

@@ -34,25 +34,14 @@ int report(int code, std::string message) {
 }
 
 int run_command(int argc, char** argv) {
-  CLI::App app("Exact top-K selection of keys by a lightning indexer, in one pass.", "keysieve");
-  app.set_version_flag("--version", std::string("keysieve ") + keysieve_version_string());
-  app.require_subcommand(1);
-  app.footer(kFooter);
-  int exit_code = kExitOk;
-  add_info(app, &exit_code);
-  add_gen(app, &exit_code);
-  add_run(app, &exit_code);
-  add_check(app, &exit_code);
-  add_bench(app, &exit_code);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {
-      return app.exit(error);  // --help, --version
-    }
-    return report(kExitBadInput, std::string("usage: ") + error.what() + " (see keysieve --help)");
-  }
-  return exit_code;
+  CommandLine command_line("keysieve", keysieve_version_string(),
+                           "Exact top-K selection of keys by a lightning indexer, in one pass.", kFooter);
+  add_info(&command_line);
+  add_gen(&command_line);
+  add_run(&command_line);
+  add_check(&command_line);
+  add_bench(&command_line);
+  return command_line.run(argc, argv);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <fmt/format.h>
-#include <map>
 #include <memory>
 
 #include "checker.hpp"
@@ -140,8 +139,7 @@ void print_text(const Session& session, const RunArguments& arguments, const Run
                                                                 : fmt::format("{:.5g}", value));
       }
     }
-    text += "\n" + table(rows);
-    text += fmt::format("rows cut inside a tie: {} of {}\n", grouped(rows_cut_in_a_tie(result.survey)),
+    text += fmt::format("\n{}rows cut inside a tie: {} of {}\n", table(rows), grouped(rows_cut_in_a_tie(result.survey)),
                         grouped(replay.num_rows));
   }
   text += "\n";
@@ -238,25 +236,20 @@ Examples:
 
 }  // namespace
 
-void add_run(CLI::App& app, int* exit_code) {
-  CLI::App* verb = app.add_subcommand("run", "Select the keys of a replay file, check and show the result");
+void add_run(CommandLine* command_line) {
+  Verb verb = command_line->add_verb("run", "Select the keys of a replay file, check and show the result");
   const auto arguments = std::make_shared<RunArguments>();
-  static const std::map<std::string, CheckMode> kModes = {
-      {"auto", CheckMode::kAuto}, {"all", CheckMode::kAll}, {"none", CheckMode::kNone}};
-  verb->add_option("file", arguments->path, "Replay file")->required()->type_name("FILE");
-  add_run_options(*verb, &arguments->options);
-  verb->add_option("--out", arguments->out, "Write indices and scores as safetensors")->type_name("FILE");
-  verb->add_option("--picture", arguments->picture, "Draw which keys each query picked, as SVG")->type_name("FILE");
-  verb->add_option("--check", arguments->check, "Rows to compare with the reference: auto, all or none")
-      ->transform(CLI::CheckedTransformer(kModes))
-      ->type_name("NAME")
-      ->default_str("auto");
-  verb->add_option("--repeats", arguments->repeats, "Timed calls, after a warm-up")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000000));
-  verb->add_flag("--json", arguments->json, "Print JSON");
-  verb->footer(kFooter);
-  verb->callback([arguments, exit_code] { *exit_code = run_verb(*arguments); });
+  verb.required("file", &arguments->path, "Replay file", "FILE");
+  add_run_options(&verb, &arguments->options);
+  verb.text("--out", &arguments->out, "Write indices and scores as safetensors", "FILE");
+  verb.text("--picture", &arguments->picture, "Draw which keys each query picked, as SVG", "FILE");
+  verb.choice("--check", &arguments->check,
+              {{"auto", CheckMode::kAuto}, {"all", CheckMode::kAll}, {"none", CheckMode::kNone}},
+              "Rows to compare with the reference: auto, all or none");
+  verb.number("--repeats", &arguments->repeats, "Timed calls, after a warm-up", 1, 1000000);
+  verb.flag("--json", &arguments->json, "Print JSON");
+  verb.footer(kFooter);
+  verb.action([arguments] { return run_verb(*arguments); });
 }
 
 }  // namespace keysieve::cli

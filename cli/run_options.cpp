@@ -36,24 +36,15 @@ int32_t value_of(const std::map<std::string, int32_t>& names, const std::string&
 
 }  // namespace
 
-void add_run_options(CLI::App& verb, RunOptions* options) {
-  verb.add_option("-k,--topk", options->topk, "Keys to select in each row, 1 to 2048")->capture_default_str();
-  verb.add_option("--backend", options->backend, "cuda, cpu or reference; default: the first that can do it");
-  verb.add_option("--threads", options->threads, "CPU threads; 0: all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb.add_option("--device", options->device_index, "CUDA device")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb.add_option("--config", options->config, "Kernel configuration; default: the library's choice");
-  verb.add_option("--index-space", options->index_space, "What an index means: row, absolute, offset or slot")
-      ->transform(CLI::CheckedTransformer(index_spaces()))
-      ->type_name("NAME")
-      ->default_str("row");
-  verb.add_option("--order", options->order, "Order of a row's keys: ascending, any or score")
-      ->transform(CLI::CheckedTransformer(orders()))
-      ->type_name("NAME")
-      ->default_str("ascending");
+void add_run_options(Verb* verb, RunOptions* options) {
+  verb->number("-k,--topk", &options->topk, "Keys to select in each row", 1, KEYSIEVE_MAX_TOPK);
+  verb->text("--backend", &options->backend, "cuda, cpu or reference; default: the first that can do it");
+  verb->number("--threads", &options->threads, "CPU threads; 0: all");
+  verb->number("--device", &options->device_index, "CUDA device");
+  verb->text("--config", &options->config, "Kernel configuration; default: the library's choice");
+  verb->choice("--index-space", &options->index_space, index_spaces(),
+               "What an index means: row, absolute, offset or slot");
+  verb->choice("--order", &options->order, orders(), "Order of a row's keys: ascending, any or score");
 }
 
 const char* index_space_name(int32_t index_space) {

@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of the command: each adds its subcommand and sets `exit_code` when it runs.
+// The verbs of the command.
 #pragma once
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <string>
 
 #include "session.hpp"
+#include "verb.hpp"
 
 namespace keysieve::cli {
 
-void add_info(CLI::App& app, int* exit_code);
-void add_gen(CLI::App& app, int* exit_code);
-void add_run(CLI::App& app, int* exit_code);
-void add_check(CLI::App& app, int* exit_code);
-void add_bench(CLI::App& app, int* exit_code);
+void add_info(CommandLine* command_line);
+void add_gen(CommandLine* command_line);
+void add_run(CommandLine* command_line);
+void add_check(CommandLine* command_line);
+void add_bench(CommandLine* command_line);
 
 /// Options of `run` and `check` that say how to select.
-void add_run_options(CLI::App& verb, RunOptions* options);
+void add_run_options(Verb* verb, RunOptions* options);
 
 /// "row", "absolute", "offset", "slot"; "ascending", "any", "score".
 const char* index_space_name(int32_t index_space);
