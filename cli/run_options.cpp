@@ -37,7 +37,7 @@ int32_t value_of(const std::map<std::string, int32_t>& names, const std::string&
 }  // namespace
 
 void add_run_options(Verb* verb, RunOptions* options) {
-  verb->number("-k,--topk", &options->topk, "Keys to select in each row", 1, KEYSIEVE_MAX_TOPK);
+  verb->number("-k,--topk", &options->topk, "Keys to select in each row, 1 to 2048", 1, KEYSIEVE_MAX_TOPK);
   verb->text("--backend", &options->backend, "cuda, cpu or reference; default: the first that can do it");
   verb->number("--threads", &options->threads, "CPU threads; 0: all");
   verb->number("--device", &options->device_index, "CUDA device");

@@ -15,7 +15,7 @@ template <class Number>
 void add_number(CLI::App* app, const char* name, Number* value, const char* help, int64_t low, int64_t high) {
   app->add_option(name, *value, help)
       ->capture_default_str()
-      ->check(CLI::Range(static_cast<Number>(low), static_cast<Number>(high)));
+      ->check(CLI::Range(static_cast<Number>(low), static_cast<Number>(high)).description(""));
 }
 
 }  // namespace
