@@ -40,10 +40,13 @@ constexpr CpuCase kCases[] = {
     {8192, DataKind::kNormal, KEYSIEVE_BF16},
     {8192, DataKind::kNormal, KEYSIEVE_MXFP4},
     {8192, DataKind::kTies, KEYSIEVE_E4M3},
+    {8192, DataKind::kAllEqual, KEYSIEVE_E4M3},
     {8192, DataKind::kZeroPlateau, KEYSIEVE_E4M3},
+    {8192, DataKind::kAllZero, KEYSIEVE_E4M3},
     {8192, DataKind::kSortedAscending, KEYSIEVE_E4M3},
     {8192, DataKind::kSortedDescending, KEYSIEVE_E4M3},
-    {131072, DataKind::kZeroPlateau, KEYSIEVE_E4M3},
+    {131072, DataKind::kAllEqual, KEYSIEVE_E4M3},
+    {131072, DataKind::kAllZero, KEYSIEVE_E4M3},
     {131072, DataKind::kSortedAscending, KEYSIEVE_E4M3},
 };
 

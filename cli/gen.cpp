@@ -72,7 +72,9 @@ void generate(const GenArguments& arguments) {
 constexpr const char* kFooter = R"(Data:
   normal             queries, keys and weights normal
   ties               every key is one of 64
+  all-equal          every key is the same
   zero-plateau       nine keys in ten score exactly 0
+  all-zero           every key scores exactly 0
   low-contrast       all keys nearly equal
   sorted-ascending   scores rise with the key
   sorted-descending  scores fall with the key

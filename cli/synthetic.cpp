@@ -64,7 +64,9 @@ const char* data_kind_name(DataKind kind) {
   switch (kind) {
     case DataKind::kNormal: return "normal";
     case DataKind::kTies: return "ties";
+    case DataKind::kAllEqual: return "all-equal";
     case DataKind::kZeroPlateau: return "zero-plateau";
+    case DataKind::kAllZero: return "all-zero";
     case DataKind::kLowContrast: return "low-contrast";
     case DataKind::kSortedAscending: return "sorted-ascending";
     case DataKind::kSortedDescending: return "sorted-descending";
@@ -126,7 +128,7 @@ void Synthetic::make_queries() {
   const int64_t elements = spec_.num_rows * spec_.num_heads * spec_.head_dim;
   for (int64_t i = 0; i < elements; ++i) {
     float value = is_sorted(spec_.data) ? 1.0F : random.normal();
-    if (spec_.data == DataKind::kZeroPlateau) {
+    if (spec_.data == DataKind::kZeroPlateau || spec_.data == DataKind::kAllZero) {
       value = std::fabs(value);
     }
     if (spec_.data == DataKind::kOutliers && i / spec_.head_dim % spec_.num_heads % 16 == 0) {
@@ -233,6 +235,13 @@ void Synthetic::make_keys() {
         scale = unit;
         break;
       }
+      case DataKind::kAllEqual:
+        channels.assign(base.begin(), base.begin() + spec_.head_dim);
+        scale = unit;
+        break;
+      case DataKind::kAllZero:
+        std::for_each(channels.begin(), channels.end(), [](float& x) { x = -std::fabs(x); });
+        break;
       case DataKind::kZeroPlateau: {
         const float sign = scales.below(10) == 0 ? 1.0F : -1.0F;
         std::for_each(channels.begin(), channels.end(), [sign](float& x) { x = sign * std::fabs(x); });

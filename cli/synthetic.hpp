@@ -13,7 +13,9 @@ namespace keysieve::cli {
 enum class DataKind {
   kNormal,            // q, k, weights normal
   kTies,              // every key is one of 64: long runs of equal scores
+  kAllEqual,          // every key is the same: equal scores in each row
   kZeroPlateau,       // nine keys in ten score exactly 0
+  kAllZero,           // all do
   kLowContrast,       // all keys nearly equal
   kSortedAscending,   // scores rise with the key
   kSortedDescending,  // and fall
