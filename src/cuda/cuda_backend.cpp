@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA backend: finds the device, picks the kernel family, restores the caller's device.
+// The CUDA backend: picks the kernel family, restores the caller's device.
 #include <cstdio>
-#include <cuda_runtime_api.h>
 #include <iterator>
 
 #include "core/backend.hpp"
+#include "cuda/devices.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/pointer_check.hpp"
 #include "cuda/raii.hpp"
@@ -13,55 +13,9 @@ namespace keysieve {
 namespace {
 
 using cuda::DeviceInfo;
+using cuda::Devices;
+using cuda::find_device;
 using cuda::KernelFamily;
-
-Status read_device(int32_t index, DeviceInfo* device) noexcept {
-  int major = 0;
-  int minor = 0;
-  int num_sms = 0;
-  int shared_bytes = 0;
-  KEYSIEVE_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
-  KEYSIEVE_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
-  KEYSIEVE_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, index));
-  KEYSIEVE_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
-  device->index = index;
-  device->compute_major = major;
-  device->compute_minor = minor;
-  device->num_sms = num_sms;
-  device->max_shared_bytes = static_cast<size_t>(shared_bytes);
-  return {};
-}
-
-/// Number of devices, or why there is none.
-Status count_devices(int* count) noexcept {
-  *count = 0;
-  const cudaError_t error = cudaGetDeviceCount(count);
-  if (error != cudaSuccess) {
-    (void)cudaGetLastError();
-    *count = 0;
-    if (error == cudaErrorNoDevice) {
-      return Status::error(KEYSIEVE_UNAVAILABLE, "no CUDA device");
-    }
-    return Status::error(KEYSIEVE_UNAVAILABLE, "no usable CUDA driver: %s", cudaGetErrorString(error));
-  }
-  return *count > 0 ? Status{} : Status::error(KEYSIEVE_UNAVAILABLE, "no CUDA device");
-}
-
-/// The device of a problem, if its kernels run there.
-Status find_device(int32_t index, DeviceInfo* device) noexcept {
-  int count = 0;
-  KEYSIEVE_RETURN_IF_ERROR(count_devices(&count));
-  if (index < 0 || index >= count) {
-    return Status::error(KEYSIEVE_INVALID_ARGUMENT, "device_index is %d, expected 0..%d", index, count - 1);
-  }
-  KEYSIEVE_RETURN_IF_ERROR(read_device(index, device));
-  if (!device->is_sm90()) {
-    return Status::error(KEYSIEVE_UNSUPPORTED,
-                         "CUDA device %d has compute capability %d.%d; the kernels need 9.0 (Hopper)", index,
-                         device->compute_major, device->compute_minor);
-  }
-  return {};
-}
 
 /// The first family that takes the problem; the reason of the last one if none does.
 Status find_family(const Problem& problem, const Options& options, const KernelFamily** family) noexcept {
@@ -82,18 +36,16 @@ class CudaBackend final : public Backend {
   [[nodiscard]] DeviceType device_type() const noexcept override { return DeviceType::kCuda; }
 
   [[nodiscard]] Status available() const noexcept override {
-    int count = 0;
-    KEYSIEVE_RETURN_IF_ERROR(count_devices(&count));
-    DeviceInfo device;
-    for (int index = 0; index < count; ++index) {
-      KEYSIEVE_RETURN_IF_ERROR(read_device(index, &device));
-      if (device.is_sm90()) {
+    const Devices& devices = Devices::get();
+    KEYSIEVE_RETURN_IF_ERROR(devices.status());
+    for (int32_t index = 0; index < devices.count(); ++index) {
+      if (devices[index].is_sm90()) {
         return {};
       }
     }
     return Status::error(KEYSIEVE_UNAVAILABLE,
-                         "none of %d CUDA devices has compute capability 9.0 (Hopper); device %d has %d.%d", count,
-                         device.index, device.compute_major, device.compute_minor);
+                         "none of %d CUDA devices has compute capability 9.0 (Hopper); device 0 has %d.%d",
+                         devices.count(), devices[0].compute_major, devices[0].compute_minor);
   }
 
   void describe(char* text, size_t capacity) const noexcept override {
@@ -102,19 +54,17 @@ class CudaBackend final : public Backend {
       std::snprintf(text, capacity, "%s", status.message());
       return;
     }
-    int count = 0;
+    const Devices& devices = Devices::get();
     int num_hopper = 0;
-    DeviceInfo hopper;
-    (void)count_devices(&count).ok();
-    for (int index = 0; index < count; ++index) {
-      DeviceInfo device;
-      if (read_device(index, &device).ok() && device.is_sm90()) {
-        hopper = num_hopper == 0 ? device : hopper;
+    const DeviceInfo* first = nullptr;
+    for (int32_t index = 0; index < devices.count(); ++index) {
+      if (devices[index].is_sm90()) {
+        first = num_hopper == 0 ? &devices[index] : first;
         num_hopper += 1;
       }
     }
     std::snprintf(text, capacity, "%d device(s) of compute capability 9.0; device %d has %d multiprocessors",
-                  num_hopper, hopper.index, hopper.num_sms);
+                  num_hopper, first->index, first->num_sms);
   }
 
   [[nodiscard]] Status supports(const Problem& problem, const Options& options) const noexcept override {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/tensor_map.hpp"
 
+#include <atomic>
 #include <cuda_runtime_api.h>
 
 #include "cuda/raii.hpp"
@@ -10,8 +11,14 @@ namespace {
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 
-/// The driver's function, found at run time so that the library loads where there is no driver.
+/// The driver's function, found at run time so that the library loads where there is no driver, and kept: the search
+/// takes longer than the encoding.
 Status find_encode_tiled(EncodeTiled* function) noexcept {
+  static std::atomic<EncodeTiled> found_before{nullptr};
+  *function = found_before.load(std::memory_order_relaxed);
+  if (*function != nullptr) {
+    return {};
+  }
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   constexpr unsigned kSinceCuda12 = 12000;
@@ -22,6 +29,7 @@ Status find_encode_tiled(EncodeTiled* function) noexcept {
                          "the CUDA driver has no cuTensorMapEncodeTiled; it must support CUDA 12.0");
   }
   *function = reinterpret_cast<EncodeTiled>(entry);
+  found_before.store(*function, std::memory_order_relaxed);
   return {};
 }
 
