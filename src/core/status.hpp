@@ -35,11 +35,11 @@ class [[nodiscard]] Status {
 };
 
 /// Returns from the enclosing function if `expression` is not ok.
-#define KEYSIEVE_RETURN_IF_ERROR(expression)                        \
-  do {                                                              \
-    if (::keysieve::Status status_ = (expression); !status_.ok()) { \
-      return status_;                                               \
-    }                                                               \
+#define KEYSIEVE_RETURN_IF_ERROR(expression)                                        \
+  do {                                                                              \
+    if (::keysieve::Status returned_status = (expression); !returned_status.ok()) { \
+      return returned_status;                                                       \
+    }                                                                               \
   } while (false)
 
 }  // namespace keysieve
