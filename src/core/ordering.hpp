@@ -9,6 +9,7 @@ namespace keysieve {
 
 inline constexpr uint32_t kOrderedNan = 0;
 inline constexpr uint32_t kOrderedNegativeInfinity = 0x007FFFFFU;
+inline constexpr uint32_t kOrderedInfinity = 0xFF800000U;
 
 /// Monotone map of a score to 32 bits: a ranks above b exactly if ordered_bits(a) > ordered_bits(b).
 KEYSIEVE_HOST_DEVICE inline uint32_t ordered_bits(float score) {

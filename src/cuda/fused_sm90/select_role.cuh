@@ -266,82 +266,64 @@ class SelectRole {
   __device__ __forceinline__ void update_row(uint32_t t, const device::RowKeys& keys, const Source& source, bool dense,
                                              End end, const List& part, RowList& row) const {
     const int topk = params_.output.topk;
-    bool appended = dense;
-    if (!dense && row.least != kOrderedNan) {
-      appended = append_reaching(source, row);
-    }
-    // Step 0 appends the source's K best: no other can be among the row's.  Step 1 picks from the list, or dense row.
+    const device::RowWriter writer(params_.output, t, keys);
+    // Step 0 adds to the list what can be among the row's best; step 1 picks from the list, or dense row.
 #pragma unroll 1
-    for (int step = appended ? 1 : 0; step < 2; ++step) {
-      const bool picks_source = step == 0 || dense;
-      if (step == 1 && !dense && end == End::kNone && row.count <= 3 * topk) {
+    for (int step = dense ? 1 : 0; step < 2; ++step) {
+      const bool adds = step == 0;
+      if (!adds && !dense && end == End::kNone && row.count <= 3 * topk) {
         break;
       }
       __threadfence();  // the list's entries are in L2 before the copies that read it past this warp's stores
       __syncwarp();
-      const Source from = picks_source ? source : Source{{row.list.g_scores, 0, row.count}, row.list.g_indices, 0};
-      const bool writes = step == 1 && end == End::kWrite;
-      const device::RowWriter writer(params_.output, t, keys);
-      List target = step == 1 && end == End::kPublish ? part : row.list;
-      if (step == 0) {
-        target = {row.list.g_scores + row.count, row.list.g_indices + row.count};
+      const Source from = adds || dense ? source : Source{{row.list.g_scores, 0, row.count}, row.list.g_indices, 0};
+      device::ScoreCut cut = device::ScoreCut::everything();
+      if (adds && row.least != kOrderedNan) {
+        cut = device::ScoreCut::reaching(row.least);
+      } else if (from.span.size() > topk) {
+        bool repaired;
+        cut = sieve_.cut_of(from.span, topk, &repaired);
+        row.least = max(row.least, ordered_bits(cut.score) + 1);  // later scores must exceed it
+        add_stat(device::kStatRepairedRows, repaired ? 1 : 0);
       }
-      const auto store = [&](const device::Picks& picks, const auto& position_of, const device::QuadGroup& group) {
-        int32_t indices[device::QuadGroup::kScores];
-#pragma unroll
-        for (int i = 0; i < device::QuadGroup::kScores; ++i) {
-          indices[i] = from.first_index + position_of(i);
-          if (from.g_indices != nullptr && picks.holds(i)) {
-            indices[i] = __ldcg(from.g_indices + position_of(i));
-          }
-        }
-        if (writes && writer.only_indices()) {
-          picks.for_each([&](int slot, int i) { writer.write_index(slot, indices[i]); });
-        } else if (writes) {
-          picks.for_each([&](int slot, int i) { write(writer, slot, indices[i], group.scores[i]); });
-        } else {
-          __syncwarp();  // all lanes have their indices: the target may be the list itself
-          picks.for_each([&](int slot, int i) {
-            target.g_scores[slot] = group.scores[i];
-            target.g_indices[slot] = indices[i];
-          });
-        }
-      };
-      const int wanted = min(topk, from.span.size());
-      if (wanted == from.span.size()) {
-        sieve_.filter(from.span, 0.0F, true, 0, store);
+      const int count = sieve_.collect(from.span, cut);
+      if (adds) {
+        store_list({row.list.g_scores + row.count, row.list.g_indices + row.count}, from, count);
+      } else if (end == End::kWrite) {
+        write_row(writer, from, count);
       } else {
-        const device::RowCut cut = sieve_.pick(from.span, wanted, store);
-        row.least = max(row.least, cut.ordered + 1);  // later scores must exceed it
-        add_stat(device::kStatRepairedRows, cut.by_bits ? 1 : 0);
+        store_list(end == End::kPublish ? part : row.list, from, count);
       }
-      row.count = step == 0 ? row.count + wanted : wanted;
-      if (picks_source) {
-        add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(wanted));
+      row.count = adds ? row.count + count : count;
+      if (adds || dense) {
+        add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(count));
       } else {
         add_stat(device::kStatRescans, end == End::kNone ? 1 : 0);
-      }
-      if (writes) {
-        pad(writer, wanted);
       }
     }
   }
 
-  /// Appends what reaches the row's threshold; false, and nothing is appended, if that is more than fits in shared
-  /// memory.
-  __device__ __forceinline__ bool append_reaching(const Source& source, RowList& row) const {
-    // Between NaN and -inf lies no score.
-    const float threshold = score_of_ordered_bits(max(row.least, kOrderedNegativeInfinity));
-    const int appended = sieve_.filter_few(source.span, threshold, [&](int slot, int position, float score) {
-      row.list.g_scores[row.count + slot] = score;
-      row.list.g_indices[row.count + slot] = source.index(position);
+  /// What was collected from a source -> a list, which may be the source: positions never lie before their slots.
+  __device__ __forceinline__ void store_list(const List& target, const Source& from, int count) const {
+    sieve_.for_each_collected(count, [&](const device::CollectedBatch& batch) {
+      float scores[device::CollectedBatch::kItems];
+      int32_t indices[device::CollectedBatch::kItems];
+#pragma unroll
+      for (int j = 0; j < device::CollectedBatch::kItems; ++j) {
+        if (batch.holds(j)) {
+          scores[j] = from.span.score(batch.positions[j]);
+          indices[j] = from.index(batch.positions[j]);
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < device::CollectedBatch::kItems; ++j) {
+        if (batch.holds(j)) {
+          target.g_scores[batch.slot(j)] = scores[j];
+          target.g_indices[batch.slot(j)] = indices[j];
+        }
+      }
     });
-    if (appended < 0) {
-      return false;
-    }
-    row.count += appended;
-    add_stat(device::kStatKeptCandidates, static_cast<uint32_t>(appended));
-    return true;
   }
 
   __device__ __forceinline__ void add_stat(int which, uint32_t amount) const {
@@ -352,20 +334,36 @@ class SelectRole {
 
   // ---- output ----
 
-  static __device__ __forceinline__ void write(const device::RowWriter& writer, int slot, int32_t index, float score) {
-    writer.write(slot, index);
-    if (writer.wants_scores()) {
-      writer.write_score(slot, score);
+  /// What was collected from a source -> the row's output.
+  __device__ __forceinline__ void write_row(const device::RowWriter& writer, const Source& from, int count) const {
+    if (writer.only_indices() && from.g_indices == nullptr) {
+      sieve_.for_each_collected(count, [&](const device::CollectedBatch& batch) {
+#pragma unroll
+        for (int j = 0; j < device::CollectedBatch::kItems; ++j) {
+          if (batch.holds(j)) {
+            writer.write_index(batch.slot(j), from.first_index + batch.positions[j]);
+          }
+        }
+      });
+    } else {
+      sieve_.for_each_collected(count, [&](const device::CollectedBatch& batch) {
+#pragma unroll
+        for (int j = 0; j < device::CollectedBatch::kItems; ++j) {
+          if (batch.holds(j)) {
+            writer.write(batch.slot(j), from.index(batch.positions[j]));
+            if (writer.wants_scores()) {
+              writer.write_score(batch.slot(j), from.span.score(batch.positions[j]));
+            }
+          }
+        }
+      });
     }
-  }
-
-  __device__ __forceinline__ void pad(const device::RowWriter& writer, int wanted) const {
 #pragma unroll 1
-    for (int slot = wanted + lane_; slot < params_.output.topk; slot += 32) {
+    for (int slot = count + lane_; slot < params_.output.topk; slot += 32) {
       writer.pad(slot);
     }
     if (lane_ == 0) {
-      writer.write_count(wanted);
+      writer.write_count(count);
     }
   }
 

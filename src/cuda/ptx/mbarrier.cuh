@@ -4,11 +4,9 @@
 
 #include <cstdint>
 
-namespace keysieve::ptx {
+#include "cuda/ptx/shared.cuh"
 
-__device__ __forceinline__ uint32_t shared_address(const void* s_pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(s_pointer));
-}
+namespace keysieve::ptx {
 
 __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

@@ -7,9 +7,11 @@
 
 namespace keysieve::ptx {
 
+inline constexpr uint32_t kAllLanes = 0xFFFFFFFFU;
+
 /// Index of the calling warp, in a form that the compiler knows to be the same in all lanes.
 __device__ __forceinline__ int warp_index() {
-  return __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x / 32U), 0);
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / 32U), 0);
 }
 __device__ __forceinline__ int lane_index() {
   return static_cast<int>(threadIdx.x % 32U);
@@ -19,7 +21,7 @@ __device__ __forceinline__ int lane_index() {
 /// through here let it keep addresses and descriptors in uniform registers, which saves a fifth of a tile's
 /// instructions.
 __device__ __forceinline__ int32_t uniform(int32_t value) {
-  return static_cast<int32_t>(__reduce_or_sync(0xFFFFFFFFU, static_cast<uint32_t>(value)));
+  return static_cast<int32_t>(__reduce_or_sync(kAllLanes, static_cast<uint32_t>(value)));
 }
 
 /// threadIdx.x, as a value that the compiler computes anew at every call: inside a loop it keeps what depends on the
@@ -28,6 +30,18 @@ __device__ __forceinline__ int thread_index_again() {
   int thread = static_cast<int>(threadIdx.x);
   asm volatile("" : "+r"(thread));
   return thread;
+}
+
+/// Sum of `value` over the lanes before this one; by all lanes of a warp.
+__device__ __forceinline__ uint32_t sum_of_lanes_before(uint32_t value) {
+  const int lane = lane_index();
+  uint32_t sum = value;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const uint32_t other = __shfl_up_sync(kAllLanes, sum, distance);
+    sum += lane >= distance ? other : 0;
+  }
+  return sum - value;
 }
 
 /// Sets the register budget of a warpgroup.  The pool is what the launch allocated: threads * registers at launch.

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Spans of scores in global memory, and how one warp streams them.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/shared.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warp.cuh"
+
+namespace keysieve::device {
+
+/// Scores at positions [begin, end) of g_scores, which is 16-byte aligned; the quads around both ends are readable.
+struct ScoreSpan {
+  const float* g_scores;
+  int begin;
+  int end;
+
+  [[nodiscard]] __device__ __forceinline__ int size() const { return end - begin; }
+  /// The score at a position; from L2, where another multiprocessor may have put it.
+  [[nodiscard]] __device__ __forceinline__ float score(int position) const { return __ldcg(g_scores + position); }
+};
+
+/// How the lanes of a warp share the scores of a group.
+enum class Deal {
+  kRuns,   // 16 in a row each: order within a lane is order of positions
+  kQuads,  // quads in turn: clusters of high scores spread over the lanes
+};
+
+/// 512 scores in a row, 16 a lane.
+struct ScoreGroup {
+  static constexpr int kQuads = 4;
+  static constexpr int kScores = 4 * kQuads;        // of a lane
+  static constexpr int kWarpScores = 32 * kScores;  // of the warp
+
+  float scores[kScores];  // NaN outside the span
+  uint32_t valid;         // bit i: score i is of the span
+
+  /// Of score i of a lane, from the group's first.
+  template <Deal kDeal>
+  static __device__ __forceinline__ int offset(int lane, int i) {
+    return kDeal == Deal::kRuns ? kScores * lane + i : i / 4 * 128 + 4 * lane + i % 4;
+  }
+};
+
+/// Reads a span in groups, kAhead of them on their way from L2.  Copies are coalesced, a quad a lane; the swizzle of
+/// the quads lets each lane read its four of either deal without bank conflicts.
+class ScoreStream {
+ public:
+  static constexpr int kAhead = 4;
+
+  struct Smem {
+    alignas(128) float4 quads[kAhead][ScoreGroup::kQuads * 32];
+  };
+
+  __device__ __forceinline__ ScoreStream(Smem& smem, int lane)
+      : s_groups_(ptx::shared_address(&smem.quads[0][0])), lane_(lane) {}
+
+  /// Position of the first score of the first group.
+  static __device__ __forceinline__ int first_position(const ScoreSpan& span) { return span.begin / 4 * 4; }
+
+  /// visit(group) for every group of the span, in order, by all lanes.  Returning false (in all lanes) ends the pass.
+  template <Deal kDeal, class Visit>
+  __device__ __forceinline__ void for_each_group(const ScoreSpan& span, const Visit& visit) const {
+    const uint32_t s_copied = s_groups_ + 16 * quad_slot(lane_);
+    const uint32_t s_read = kDeal == Deal::kQuads ? s_copied : s_groups_ + 16 * quad_slot(4 * lane_);
+    const int begin = first_position(span);
+    Fetch fetch = {span.g_scores + begin + 4 * lane_, span.end - begin - 4 * lane_};
+#pragma unroll 1
+    for (int i = 0; i < kAhead; ++i) {
+      fetch.group(s_copied + i * kGroupBytes);
+    }
+    uint32_t offset = 0;
+    bool going = true;
+#pragma unroll 1
+    for (int first = begin; first < span.end && going; first += ScoreGroup::kWarpScores) {
+      ptx::cp_async_wait<kAhead - 1>();
+      __syncwarp();
+      ScoreGroup group;
+      read<kDeal>(s_read + offset, group);
+      group.valid = (1U << ScoreGroup::kScores) - 1;
+      if (first < span.begin || first + ScoreGroup::kWarpScores > span.end) {
+        hide_outside<kDeal>(span, first, group);
+      }
+      __syncwarp();
+      fetch.group(s_copied + offset);
+      offset = (offset + kGroupBytes) % (kAhead * kGroupBytes);
+      going = visit(group);
+    }
+    ptx::cp_async_wait<0>();
+    __syncwarp();
+  }
+
+ private:
+  static constexpr uint32_t kQuadRowBytes = 32 * sizeof(float4);
+  static constexpr uint32_t kGroupBytes = ScoreGroup::kQuads * kQuadRowBytes;
+
+  /// Where quad `quad` of a group is.  Quads 4 l of eight lanes l in a row fall on eight different groups of banks, and
+  /// so do eight quads in a row.
+  static __device__ __forceinline__ uint32_t quad_slot(int quad) {
+    return static_cast<uint32_t>(quad ^ (quad / 8 % 4));
+  }
+
+  struct Fetch {
+    const float* g_next;  // the lane's first quad of the next group
+    int left;             // scores from there to the end of the span
+
+    __device__ __forceinline__ void group(uint32_t s_target) {
+#pragma unroll
+      for (int i = 0; i < ScoreGroup::kQuads; ++i) {
+        if (left > 128 * i) {
+          ptx::cp_async_16(s_target + i * kQuadRowBytes, g_next + 128 * i);
+        }
+      }
+      ptx::cp_async_commit();
+      g_next += ScoreGroup::kWarpScores;
+      left -= ScoreGroup::kWarpScores;
+    }
+  };
+
+  template <Deal kDeal>
+  static __device__ __forceinline__ void read(uint32_t s_first, ScoreGroup& group) {
+#pragma unroll
+    for (int i = 0; i < ScoreGroup::kQuads; ++i) {
+      float quad[4];
+      ptx::load_shared(kDeal == Deal::kQuads ? s_first + i * kQuadRowBytes : s_first ^ (16U * i), quad);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        group.scores[4 * i + j] = quad[j];
+      }
+    }
+  }
+
+  template <Deal kDeal>
+  __device__ __forceinline__ void hide_outside(const ScoreSpan& span, int first, ScoreGroup& group) const {
+#pragma unroll
+    for (int i = 0; i < ScoreGroup::kScores; ++i) {
+      const int position = first + ScoreGroup::offset<kDeal>(lane_, i);
+      if (position < span.begin || position >= span.end) {
+        group.scores[i] = __int_as_float(0x7FFFFFFF);
+        group.valid &= ~(1U << i);
+      }
+    }
+  }
+
+  uint32_t s_groups_;
+  int lane_;
+};
+
+}  // namespace keysieve::device

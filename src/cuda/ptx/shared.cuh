@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared memory by its 32-bit address: loops that walk it keep one register a pointer.
+#pragma once
+
+#include <cstdint>
+
+namespace keysieve::ptx {
+
+__device__ __forceinline__ uint32_t shared_address(const void* s_pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(s_pointer));
+}
+
+/// Four floats at a 16-byte aligned address.
+__device__ __forceinline__ void load_shared(uint32_t s_source, float (&values)[4]) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
+               : "r"(s_source)
+               : "memory");
+}
+__device__ __forceinline__ float load_shared(uint32_t s_source) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(s_source) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void store_shared(uint32_t s_target, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(s_target), "f"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t s_target, uint16_t value) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(s_target), "h"(value) : "memory");
+}
+
+}  // namespace keysieve::ptx
