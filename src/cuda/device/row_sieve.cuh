@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The best scores of a span of scores in global memory, exactly and in order, by one warp.
 //
-// cut_of: which are they?
-//     sample   a strided part of the span -> a threshold that a bit more than `wanted` scores should reach
-//     filter   every score once: what reaches it goes to a column of shared memory, one a lane, in no order
-//     count    the columns into even bins -> the bin of the wanted-th score
-//     rank     the scores of that bin     -> the cut: the wanted-th score, and how many equal to it are picked
-// collect: where are they?
-//     mark     every score once more: the positions of what the cut picks, in order
+//     sample    a strided part of the span -> a threshold that a bit more than `wanted` scores should reach
+//     count     every score into even bins from there on, or the first -> the bin of the wanted-th
+//     collect   every score once more: positions of what lies in that bin (near) or above (sure), in order
+//     settle    the few near ones by (score, position): the worst go, until `wanted` are left
 //
-// The cut is right if at least `wanted` scores reached the threshold and the columns held them all: what did not reach
-// it is below all that did.  A sample can mislead, or a value repeat: then the sample's own value of the wanted rank is
-// tried as the cut, which a count over the span proves or refutes; and if that fails too the ordered bits of the scores
-// (core/ordering.hpp) are narrowed by a thousandth at a time to one value, which needs no luck.
+// Whatever sample and bins say, the result is right if fewer than `wanted` scores were sure, at least `wanted` were
+// collected, and the near ones are few enough to be compared pair by pair: settle knows, and nothing else is trusted.
+// If it fails (a sample that misleads, long runs of equal scores) the ordered bits of the scores (core/ordering.hpp)
+// are narrowed by a thousandth at a time to the wanted-th score, which needs no luck, and collect then takes what is
+// above it and the first of those that equal it.
 //
-// Issue slots are what a select warp is short of: it shares its scheduler with two math warps that leave it a third,
-// and their loop fills the instruction caches.  Hence one warp a row (no barriers); hence two looks at every score with
-// few instructions each (the first keeps no positions, the second compares with the final cut) instead of one with
-// many; and loops whose loads run ahead through shared memory (ScoreStream), not by unrolling.
+// What a select warp is short of (docs/performance.md): it shares its scheduler with two math warps, which leave it an
+// instruction in four cycles; their loop fills the instruction cache, so that a taken branch costs forty; and the
+// operands of the tensor cores leave a quarter of the shared memory's bandwidth.  Hence one warp a row (no barriers);
+// long bodies without branches, of independent instructions; and nothing stored a score but what is needed.
 #pragma once
 
 #include <cstdint>
@@ -29,30 +27,40 @@
 
 namespace keysieve::device {
 
-/// Picks the scores above `score` and the first `ties` of those equal to it.
+/// Which scores to collect: those that reach `sure`, and of those in [least, sure) the first `near` or, if kBest, the
+/// best.
 struct ScoreCut {
-  static constexpr int kAllTies = 0x7FFFFFFF;
+  static constexpr int kAll = 0x7FFFFFFF;
+  static constexpr int kBest = -1;
 
-  float score;  // NaN: ranks below all
-  int ties;
+  float least;  // NaN: everything, NaN too
+  float sure;
+  int near;
 
-  static __device__ __forceinline__ ScoreCut everything() { return {__int_as_float(0x7FFFFFFF), kAllTies}; }
-  /// What reaches ordered bits `least`, but no NaN.
+  static __device__ __forceinline__ ScoreCut everything() { return {nan(), nan(), kAll}; }
+  /// What reaches ordered bits `least`.
   static __device__ __forceinline__ ScoreCut reaching(uint32_t least) {
-    if (least > kOrderedInfinity) {
-      return {score_of_ordered_bits(kOrderedInfinity), 0};
-    }
-    return {score_of_ordered_bits(max(least, kOrderedNegativeInfinity)), kAllTies};
+    // Between NaN and -inf lies no score; beyond +inf neither.
+    const float infinity = score_of_ordered_bits(kOrderedInfinity);
+    return least > kOrderedInfinity
+               ? ScoreCut{infinity, nan(), 0}
+               : ScoreCut{score_of_ordered_bits(max(least, kOrderedNegativeInfinity)), nan(), kAll};
   }
-  /// What picks `left` of `count` scores with these ordered bits.
-  static __device__ __forceinline__ ScoreCut through(uint32_t ordered, uint32_t left, uint32_t count) {
-    return {score_of_ordered_bits(ordered), left == count ? kAllTies : static_cast<int>(left)};
+  /// The first `left` of `count` scores with these ordered bits, and what is above.
+  static __device__ __forceinline__ ScoreCut at(uint32_t ordered, uint32_t left, uint32_t count) {
+    return {score_of_ordered_bits(ordered),
+            ordered < kOrderedInfinity ? score_of_ordered_bits(max(ordered + 1, kOrderedNegativeInfinity)) : nan(),
+            left == count ? kAll : static_cast<int>(left)};
   }
+
+  /// Reached by no score.
+  static __device__ __forceinline__ float nan() { return __int_as_float(0x7FFFFFFF); }
 };
 
-/// Four collected positions a lane: item j has slot first_slot + 32 j.
+/// Collected positions, kItems a lane: item j has slot first_slot + 32 j.
+template <int kItems_>
 struct CollectedBatch {
-  static constexpr int kItems = 4;
+  static constexpr int kItems = kItems_;
 
   int first_slot;
   int count;  // of the whole collection
@@ -64,21 +72,16 @@ struct CollectedBatch {
 
 class RowSieve {
  public:
-  static constexpr int kMaxCollected = 4608;
+  static constexpr int kMaxCollected = 8192;
+  static constexpr int kMaxNear = 64;  // compared pair by pair
 
   struct Smem {
     ScoreStream::Smem stream;
     Histogram::Smem histogram;
-    union {
-      alignas(16) float sample[2048];
-      float columns[144][32];
-      uint16_t order[kMaxCollected];
-    };
-    uint32_t ranked[64];  // ordered scores of the found bin
-    uint32_t num_ranked;
-    uint32_t cut;     // ordered bits of the wanted-th score,
-    uint32_t reach;   // and how many of the found bin reach it,
-    uint32_t exceed;  // or exceed it
+    alignas(16) uint16_t order[kMaxCollected];  // positions
+    alignas(16) uint64_t near_keys[kMaxNear];   // greater: better
+    uint16_t near_slots[kMaxNear];              // in `order`
+    uint32_t num_near;
   };
 
   __device__ __forceinline__ RowSieve(Smem& smem, int lane)
@@ -87,63 +90,34 @@ class RowSieve {
   /// Once, before anything else.
   __device__ __forceinline__ void initialise() const { histogram_.clear(); }
 
-  /// The cut that picks the best `wanted` scores of the span, 1 <= wanted < span.size(); among equal ones the first.
-  /// `repaired`: the sample misled.  By all lanes.
-  __device__ __forceinline__ ScoreCut cut_of(const ScoreSpan& span, int wanted, bool* repaired) const {
-    const auto rank = static_cast<uint32_t>(wanted);
-    ScoreCut cut;
-    *repaired = false;
-    if (cut_by_columns(span, rank, &cut)) {
-      return cut;
+  /// Collects the positions of what the cut takes, at most kMaxCollected, in order, and returns how many.
+  ///
+  /// wanted > 0: instead the best `wanted` scores of the span, which has more, among equal ones the first; *last are
+  /// the ordered bits of the worst; *repaired: the sample misled.  By all lanes.
+  __device__ __forceinline__ int collect(const ScoreSpan& span, ScoreCut cut, int wanted, uint32_t* last,
+                                         bool* repaired) const {
+    *repaired = wanted > 0 && !guess(span, wanted, &cut);
+#pragma unroll 1
+    for (;;) {
+      if (*repaired) {
+        cut = narrow(span, wanted, last);
+      }
+      int count = pass(span, cut);
+      if (cut.near != ScoreCut::kBest || settle(span, wanted, &count, last)) {
+        return count;
+      }
+      *repaired = true;
     }
-    *repaired = true;
-    if (cut_at_sampled(span, rank, &cut)) {
-      return cut;
-    }
-    return narrow(kOrderedNan, kOrderedInfinity, rank, [&](const auto& visit) { for_each_of_span(span, visit); });
-  }
-
-  /// Collects the positions of what the cut picks, at most kMaxCollected, in order.  Returns how many.  By all lanes.
-  __device__ __forceinline__ int collect(const ScoreSpan& span, const ScoreCut& cut) const {
-    const bool everything = cut.score != cut.score;
-    int position = ScoreStream::first_position(span) + ScoreGroup::offset<Deal::kRuns>(lane_, 0);
-    int count = 0;
-    int ties_left = cut.ties;
-    stream_.for_each_group<Deal::kRuns>(span, [&](const ScoreGroup& group) {
-      uint32_t picked = 0;
-#pragma unroll
-      for (int i = 0; i < ScoreGroup::kScores; ++i) {
-        picked |= group.scores[i] >= cut.score ? 1U << i : 0U;
-      }
-      picked = everything ? group.valid : picked;
-      if (cut.ties != ScoreCut::kAllTies) {
-        picked &= ~late_ties(group, cut, ties_left);
-      }
-      const auto mine = static_cast<uint32_t>(__popc(picked));
-      const uint32_t before = ptx::sum_of_lanes_before(mine);
-      uint32_t s_slot = ptx::shared_address(&s_.order[count]) + sizeof(uint16_t) * before;
-#pragma unroll
-      for (int i = 0; i < ScoreGroup::kScores; ++i) {
-        if ((picked >> i & 1U) != 0) {
-          ptx::store_shared(s_slot, static_cast<uint16_t>(position + i));
-          s_slot += sizeof(uint16_t);
-        }
-      }
-      count += static_cast<int>(__shfl_sync(ptx::kAllLanes, before + mine, 31));
-      position += ScoreGroup::kWarpScores;
-      return true;
-    });
-    return count;
   }
 
   /// visit(batch) for what the last call collected.
-  template <class Visit>
+  template <int kItems, class Visit>
   __device__ __forceinline__ void for_each_collected(int count, const Visit& visit) const {
 #pragma unroll 1
-    for (int first = 0; first < count; first += 32 * CollectedBatch::kItems) {
-      CollectedBatch batch = {first + lane_, count, {}};
+    for (int first = 0; first < count; first += 32 * kItems) {
+      CollectedBatch<kItems> batch = {first + lane_, count, {}};
 #pragma unroll
-      for (int j = 0; j < CollectedBatch::kItems; ++j) {
+      for (int j = 0; j < kItems; ++j) {
         batch.positions[j] = batch.holds(j) ? s_.order[batch.slot(j)] : 0;
       }
       visit(batch);
@@ -152,50 +126,46 @@ class RowSieve {
   }
 
  private:
-  static constexpr int kColumnEntries = sizeof(Smem::columns) / sizeof(Smem::columns[0]);
-  static constexpr uint32_t kColumnStep = sizeof(Smem::columns[0]);  // bytes from an entry to the next
-  static constexpr int kMaxRanked = sizeof(Smem::ranked) / sizeof(Smem::ranked[0]);
+  static constexpr uint16_t kGap = 0xFFFF;  // of no position
 
-  // ---- sample ----
+  // ---- sample and count ----
 
-  /// What a sample of the span says of a rank.
+  static constexpr int kSampleQuads = 8;  // of a lane
+  static constexpr int kSampleSize = 4 * kSampleQuads * 32;
+  static constexpr int kSampleRounds = 4;
+  static constexpr uint32_t kFewSampled = 8;
+
   struct Sampled {
-    float value;  // somewhat below the sample's score of that rank
-    float least;  // of the sample
+    float threshold;
+    float least;
     float greatest;
   };
 
-  /// Scores of a sample: 1,024 of a span of up to 8K, else 2,048.
-  static __device__ __forceinline__ int log_sample_size(const ScoreSpan& span) {
-    return span.size() <= 8192 ? 10 : 11;
-  }
-
-  /// Looks for rank(size of the sample), 1 for the greatest; beyond the sample it is -inf.
-  template <class Rank>
-  __device__ __forceinline__ Sampled sample(const ScoreSpan& span, const Rank& rank_of) const {
-    const float infinity = __int_as_float(0x7F800000);
-    const int log_size = log_sample_size(span);
-    const int size = 1 << log_size;
+  /// A score that somewhat more than `wanted` of the span should reach.
+  __device__ __forceinline__ Sampled sample(const ScoreSpan& span, int wanted) const {
+    const float infinity = score_of_ordered_bits(kOrderedInfinity);
     const auto whole_quads = static_cast<uint32_t>(max(span.end / 4 - (span.begin + 3) / 4, 0));
-    const float* g_first = span.g_scores + (span.begin + 3) / 4 * 4;
-#pragma unroll 2
-    for (int i = 4 * lane_; i < size; i += 128) {  // quads spread evenly
-      const uint32_t quad = whole_quads * static_cast<uint32_t>(i) >> log_size;
-      ptx::cp_async_16(ptx::shared_address(&s_.sample[i]), g_first + 4 * quad);
+    const auto* g_first = reinterpret_cast<const float4*>(span.g_scores) + (span.begin + 3) / 4;
+#pragma unroll
+    for (int i = 0; i < kSampleQuads; ++i) {  // quads spread evenly
+      const uint32_t quad = whole_quads * static_cast<uint32_t>(32 * i + lane_) / (32 * kSampleQuads);
+      ptx::cp_async_16(ptx::shared_address(&s_.stream.quads[0][32 * i + lane_]), g_first + quad);
     }
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
     float least = infinity;
     float greatest = -infinity;
-    for_each_sampled(size, [&](float score) {
+    for_each_sampled([&](float score) {
       least = fminf(least, score);
       greatest = fmaxf(greatest, score);
     });
     least = score_of_ordered_bits(__reduce_min_sync(ptx::kAllLanes, ordered_bits(least)));
     greatest = score_of_ordered_bits(__reduce_max_sync(ptx::kAllLanes, ordered_bits(greatest)));
 
-    const float rank = rank_of(static_cast<float>(size));
-    if (rank >= static_cast<float>(size)) {
+    // `expected` of the sample are among the best; 3.5 standard deviations more, and some for small numbers.
+    const float expected = static_cast<float>(wanted) / static_cast<float>(span.size()) * kSampleSize;
+    const float rank = expected + 3.5F * sqrtf(expected) + 4.0F;
+    if (rank >= kSampleSize) {
       return {-infinity, least, greatest};
     }
     // Outliers stretch the bins: then once more, and again, within the bin that was found.  What lies outside still
@@ -205,27 +175,24 @@ class RowSieve {
 #pragma unroll 1
     for (int round = 0; round < kSampleRounds; ++round) {
       const ScoreBins bins = ScoreBins::between(low, high);
-      for_each_sampled(size, [&](float score) { histogram_.add(bins(score)); });
-      const FoundBin found = histogram_.find(max(static_cast<uint32_t>(rank), 1U));
-      const float step = (high - low) / static_cast<float>(ScoreBins::kBins - 1);
-      const float middle = low + step * static_cast<float>(found.bin);
-      low = fmaxf(low, middle - 0.51F * step);  // a bin reaches half a step down and up
-      high = fminf(high, middle + 0.51F * step);
+      for_each_sampled([&](float score) { histogram_.add(bins, score); });
+      const FoundBin found = histogram_.find(static_cast<uint32_t>(rank));
+      const ScoreBins::Edges edges = ScoreBins::edges(low, high, found.bin);
+      low = edges.low;
+      high = edges.high;
       if (found.count <= kFewSampled || !(low < high)) {
         break;
       }
     }
-    __syncwarp();
     return {low, least, greatest};
   }
-  static constexpr int kSampleRounds = 4;
-  static constexpr uint32_t kFewSampled = 8;
 
+  /// visit(score) for those of the sample that the lane copied.
   template <class Visit>
-  __device__ __forceinline__ void for_each_sampled(int size, const Visit& visit) const {
-#pragma unroll 1
-    for (int i = 4 * lane_; i < size; i += 128) {
-      const float4 quad = *reinterpret_cast<const float4*>(&s_.sample[i]);
+  __device__ __forceinline__ void for_each_sampled(const Visit& visit) const {
+#pragma unroll
+    for (int i = 0; i < kSampleQuads; ++i) {
+      const float4 quad = s_.stream.quads[0][32 * i + lane_];
       visit(quad.x);
       visit(quad.y);
       visit(quad.z);
@@ -233,159 +200,220 @@ class RowSieve {
     }
   }
 
-  // ---- cut ----
-
-  /// The cut, if at least `wanted` scores reach the sample's threshold and fit in the columns.
-  __device__ __forceinline__ bool cut_by_columns(const ScoreSpan& span, uint32_t wanted, ScoreCut* cut) const {
-    const float share = static_cast<float>(wanted) / static_cast<float>(span.size());
-    const Sampled sampled = sample(span, [&](float size) {
-      // `expected` of the sample are among the best; 3.5 standard deviations more, and some for small numbers.
-      const float expected = share * size;
-      return expected + 3.5F * sqrtf(expected) + 4.0F;
+  /// Looks for the wanted-th score: cut.near == kBest.  False if there is no use in trying.
+  __device__ __forceinline__ bool guess(const ScoreSpan& span, int wanted, ScoreCut* cut) const {
+    const Sampled sampled = sample(span, wanted);
+    const float low = fmaxf(sampled.threshold, sampled.least);
+    const ScoreBins bins = ScoreBins::between(low, sampled.greatest);
+    stream_.for_each_group<Deal::kQuads>(span, [&](const ScoreGroup& group) {
+#pragma unroll
+      for (const float score : group.scores) {
+        histogram_.add(bins, score);  // below the threshold: the first bin
+      }
     });
-    const float threshold = sampled.value;
-    int entries;
-    if (!filter_to_columns(span, threshold, &entries) ||
-        __reduce_add_sync(ptx::kAllLanes, static_cast<uint32_t>(entries)) < wanted) {
+    const FoundBin found = histogram_.find(static_cast<uint32_t>(wanted));
+    const ScoreBins::Edges edges = ScoreBins::edges(low, sampled.greatest, found.bin);
+    cut->least = found.bin == 0 ? sampled.threshold : edges.low;
+    cut->sure = found.bin == ScoreBins::kBins - 1 ? ScoreCut::nan() : edges.high;
+    cut->near = ScoreCut::kBest;
+    return found.count > 0 && found.count <= kMaxNear;
+  }
+
+  // ---- collect ----
+
+  /// One look at every score; the near ones are noted if the best of them are wanted.
+  __device__ __forceinline__ int pass(const ScoreSpan& span, const ScoreCut& cut) const {
+    if (lane_ == 0) {
+      s_.num_near = 0;
+    }
+    __syncwarp();
+    const bool everything = cut.least != cut.least;
+    uint32_t position =
+        static_cast<uint32_t>(ScoreStream::first_position(span) + ScoreGroup::offset<Deal::kRuns>(lane_, 0));
+    int count = 0;
+    int first_left = cut.near;
+    stream_.for_each_group<Deal::kRuns>(span, [&](const ScoreGroup& group) {
+      uint32_t picked = mask_of(group, [&](float score) { return score >= cut.least; });
+      picked = everything ? group.valid : picked;
+      uint32_t near = 0;
+      if (cut.near != ScoreCut::kAll) {
+        near = picked & ~mask_of(group, [&](float score) { return score >= cut.sure; });
+        if (cut.near != ScoreCut::kBest) {
+          picked &= ~without_first(near, first_left);
+          near = 0;
+        }
+      }
+      const HalfRanks ranks = rank_halves(picked);
+      const uint32_t s_order = ptx::shared_address(s_.order) + sizeof(uint16_t) * static_cast<uint32_t>(count);
+      const uint32_t s_low = s_order + sizeof(uint16_t) * ranks.before_low;
+      const uint32_t s_high = s_order + sizeof(uint16_t) * ranks.before_high;
+      store_positions(picked & 0xFFFFU, s_low, position);
+      store_positions(picked >> 16, s_high, position + ScoreGroup::kHalfScores);
+      if (__any_sync(ptx::kAllLanes, near != 0) != 0) {
+#pragma unroll 1
+        for (; near != 0; near &= near - 1) {
+          const uint32_t below = picked & ((near & (0U - near)) - 1);
+          const bool low = (near & 0xFFFFU) != 0;
+          const uint32_t slot = static_cast<uint32_t>(count) + (low ? ranks.before_low : ranks.before_high) +
+                                static_cast<uint32_t>(__popc(low ? below : below >> 16));
+          const uint32_t i = atomicAdd(&s_.num_near, 1U);
+          if (i < kMaxNear) {
+            s_.near_slots[i] = static_cast<uint16_t>(slot);
+          }
+        }
+        __syncwarp();
+      }
+      count += static_cast<int>(ranks.total);
+      position += ScoreGroup::kWarpScores;
+    });
+    return count;
+  }
+
+  /// Bit i: `belongs` holds for score i of the lane.
+  template <class Belongs>
+  static __device__ __forceinline__ uint32_t mask_of(const ScoreGroup& group, const Belongs& belongs) {
+    uint32_t parts[4] = {};  // four chains of instructions instead of one
+#pragma unroll
+    for (int i = 0; i < ScoreGroup::kScores; ++i) {
+      parts[i % 4] |= belongs(group.scores[i]) ? 1U << i : 0U;
+    }
+    return (parts[0] | parts[1]) | (parts[2] | parts[3]);
+  }
+
+  /// Where the entries of a lane's mask stand among those of the warp: first halves of all lanes, then second halves.
+  struct HalfRanks {
+    uint32_t before_low;   // entries before the lane's first of the first half
+    uint32_t before_high;  // and of the second
+    uint32_t total;
+  };
+  static __device__ __forceinline__ HalfRanks rank_halves(uint32_t mask) {
+    const auto counts = static_cast<uint32_t>(__popc(mask & 0xFFFFU) | __popc(mask >> 16) << 16);
+    const uint32_t before = ptx::sum_of_lanes_before(counts);
+    const uint32_t totals = __shfl_sync(ptx::kAllLanes, before + counts, 31);
+    const uint32_t total_low = totals & 0xFFFFU;
+    return {before & 0xFFFFU, total_low + (before >> 16), total_low + (totals >> 16)};
+  }
+
+  /// The mask's entries but for the first `left` of the warp's, which is counted down.
+  static __device__ __forceinline__ uint32_t without_first(uint32_t mask, int& left) {
+    const HalfRanks ranks = rank_halves(mask);
+    uint32_t low = mask & 0xFFFFU;
+    uint32_t high = mask & 0xFFFF0000U;
+#pragma unroll 1
+    for (int skip = left - static_cast<int>(ranks.before_low); skip > 0 && low != 0; --skip) {
+      low &= low - 1;
+    }
+#pragma unroll 1
+    for (int skip = left - static_cast<int>(ranks.before_high); skip > 0 && high != 0; --skip) {
+      high &= high - 1;
+    }
+    left = max(left - static_cast<int>(ranks.total), 0);
+    return low | high;
+  }
+
+  /// Stores positions first + i of the mask's 16 bits i one after the other.
+  static __device__ __forceinline__ void store_positions(uint32_t mask, uint32_t s_next, uint32_t first) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const uint32_t bit = mask & (1U << i);
+      if (bit != 0) {
+        ptx::store_shared(s_next, static_cast<uint16_t>(first + static_cast<uint32_t>(i)));
+      }
+      s_next += i == 0 ? bit * 2 : bit >> (i - 1);
+    }
+  }
+
+  // ---- settle ----
+
+  /// Removes the worst of the near ones until `wanted` are left.  False, and nothing is changed, if the best `wanted`
+  /// are not among those collected or cannot be told.
+  __device__ __forceinline__ bool settle(const ScoreSpan& span, int wanted, int* count, uint32_t* last) const {
+    const uint32_t num_near = s_.num_near;
+    const uint32_t sure = static_cast<uint32_t>(*count) - num_near;
+    const uint32_t left = static_cast<uint32_t>(wanted) - sure;  // of the near ones
+    if (num_near > kMaxNear || sure >= static_cast<uint32_t>(wanted) || left > num_near) {
       return false;
     }
-    const int rows = fill_columns(entries);
-    const ScoreBins bins = ScoreBins::between(fmaxf(threshold, sampled.least), sampled.greatest);
-    for_each_of_columns(rows, [&](float score) { histogram_.add(bins(score)); });  // what fills them up: in bin 0
-    const FoundBin found = histogram_.find(wanted);
-    if (found.count <= kMaxRanked) {
-      *cut = rank_in_bin(rows, wanted - found.above, [&](float score) { return bins(score) == found.bin; });
-    } else {
-      // Ordered bits 0, which fill the columns up, lie outside.
-      *cut = narrow(ordered_bits(threshold), kOrderedInfinity, wanted, [&](const auto& visit) {
-        for_each_of_columns(rows, [&](float score) { visit(ordered_bits(score)); });
-      });
+#pragma unroll 1
+    for (auto i = static_cast<uint32_t>(lane_); i < num_near; i += 32) {
+      const uint32_t slot = s_.near_slots[i];
+      const uint64_t ordered = ordered_bits(span.score(s_.order[slot]));
+      s_.near_keys[i] = ordered << 32 | (0xFFFFFFFFU - slot);
+    }
+    __syncwarp();
+    int first_gap = *count;
+    uint32_t worst = 0xFFFFFFFFU;  // of those that stay
+#pragma unroll 1
+    for (auto i = static_cast<uint32_t>(lane_); i < num_near; i += 32) {
+      const uint64_t mine = s_.near_keys[i];
+      uint32_t better = 0;
+#pragma unroll 4
+      for (uint32_t other = 0; other < num_near; ++other) {
+        better += s_.near_keys[other] > mine ? 1U : 0U;
+      }
+      if (better >= left) {
+        const int slot = s_.near_slots[i];
+        s_.order[slot] = kGap;
+        first_gap = min(first_gap, slot);
+      } else {
+        worst = min(worst, static_cast<uint32_t>(mine >> 32));
+      }
+    }
+    *last = __reduce_min_sync(ptx::kAllLanes, worst);
+    __syncwarp();
+    if (left < num_near) {
+      close_gaps(static_cast<int>(__reduce_min_sync(ptx::kAllLanes, static_cast<uint32_t>(first_gap))), *count);
+      *count = wanted;
     }
     return true;
   }
 
-  /// Scores that reach the threshold -> the lane's column; false if one is full.
-  __device__ __forceinline__ bool filter_to_columns(const ScoreSpan& span, float threshold, int* entries) const {
-    const uint32_t s_column = ptx::shared_address(&s_.columns[0][lane_]);
-    const uint32_t s_last = s_column + (kColumnEntries - ScoreGroup::kScores) * kColumnStep;
-    uint32_t s_next = s_column;
-    bool fits = true;
-    stream_.for_each_group<Deal::kQuads>(span, [&](const ScoreGroup& group) {
+  /// Closes up the collected positions from the first gap on.
+  __device__ __forceinline__ void close_gaps(int first_gap, int count) const {
+    constexpr int kRows = 8;
+    const uint32_t lanes_before = (1U << lane_) - 1;
+    int target = first_gap;
+#pragma unroll 1
+    for (int first = first_gap; first < count; first += 32 * kRows) {
+      uint16_t positions[kRows];
 #pragma unroll
-      for (int i = 0; i < ScoreGroup::kScores; ++i) {
-        if (group.scores[i] >= threshold) {
-          ptx::store_shared(s_next, group.scores[i]);
-          s_next += kColumnStep;
+      for (int j = 0; j < kRows; ++j) {
+        const int slot = first + 32 * j + lane_;
+        positions[j] = slot < count ? s_.order[slot] : kGap;
+      }
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < kRows; ++j) {
+        const uint32_t stay = __ballot_sync(ptx::kAllLanes, positions[j] != kGap);
+        if (positions[j] != kGap) {
+          s_.order[target + __popc(stay & lanes_before)] = positions[j];
         }
+        target += __popc(stay);
       }
-      fits = __all_sync(ptx::kAllLanes, s_next <= s_last) != 0;  // room for another group
-      return fits;
-    });
-    *entries = static_cast<int>((s_next - s_column) / kColumnStep);
-    return fits;
+      __syncwarp();
+    }
   }
 
-  /// Fills the columns with NaN up to the same length, a multiple of 4, and returns it.
-  __device__ __forceinline__ int fill_columns(int entries) const {
-    const int rows = (static_cast<int>(__reduce_max_sync(ptx::kAllLanes, static_cast<uint32_t>(entries))) + 3) / 4 * 4;
+  // ---- narrow ----
+
+  /// The cut at the wanted-th score of the span, whatever the data: a histogram of ordered bits a thousandth as wide
+  /// each time.
+  __device__ __forceinline__ ScoreCut narrow(const ScoreSpan& span, int wanted, uint32_t* last) const {
+    uint32_t low = kOrderedNan;
+    uint32_t high = kOrderedInfinity;
+    auto left = static_cast<uint32_t>(wanted);  // to be picked from [low, high]
+    uint32_t count = 0;                         // of it
 #pragma unroll 1
-    for (int row = entries; row < rows; ++row) {
-      s_.columns[row][lane_] = __int_as_float(0x7FFFFFFF);
-    }
-    __syncwarp();
-    return rows;
-  }
-
-  template <class Visit>
-  __device__ __forceinline__ void for_each_of_columns(int rows, const Visit& visit) const {
-#pragma unroll 1
-    for (int row = 0; row < rows; row += 4) {
-      float scores[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        scores[i] = s_.columns[row + i][lane_];
-      }
-#pragma unroll
-      for (const float score : scores) {
-        visit(score);
-      }
-    }
-  }
-
-  /// The cut at the left-th of the columns' scores that `belongs` holds for, at most kMaxRanked and NaN, by comparing
-  /// all pairs.
-  template <class Belongs>
-  __device__ __forceinline__ ScoreCut rank_in_bin(int rows, uint32_t left, const Belongs& belongs) const {
-    if (lane_ == 0) {
-      s_.num_ranked = 0;
-    }
-    __syncwarp();
-    for_each_of_columns(rows, [&](float score) {
-      if (belongs(score)) {
-        s_.ranked[atomicAdd(&s_.num_ranked, 1U)] = ordered_bits(score);
-      }
-    });
-    __syncwarp();
-    const uint32_t num_ranked = s_.num_ranked;
-#pragma unroll 1
-    for (auto i = static_cast<uint32_t>(lane_); i < num_ranked; i += 32) {
-      const uint32_t mine = s_.ranked[i];
-      uint32_t exceed = 0;
-      uint32_t reach = 0;
-#pragma unroll 2
-      for (uint32_t other = 0; other < num_ranked; ++other) {
-        exceed += s_.ranked[other] > mine ? 1U : 0U;
-        reach += s_.ranked[other] >= mine ? 1U : 0U;
-      }
-      if (exceed < left && left <= reach) {  // the same for all that are equal
-        s_.cut = mine;
-        s_.exceed = exceed;
-        s_.reach = reach;
-      }
-    }
-    __syncwarp();
-    return ScoreCut::through(s_.cut, left - s_.exceed, s_.reach - s_.exceed);
-  }
-
-  /// The cut at the sample's own score of the wanted rank, if the span agrees: what long runs of equal scores need.
-  __device__ __forceinline__ bool cut_at_sampled(const ScoreSpan& span, uint32_t wanted, ScoreCut* cut) const {
-    const float share = static_cast<float>(wanted) / static_cast<float>(span.size());
-    const Sampled sampled = sample(span, [&](float size) { return share * size; });
-    uint32_t ordered = kOrderedInfinity;
-    for_each_sampled(1 << log_sample_size(span), [&](float score) {
-      ordered = score >= sampled.value ? min(ordered, ordered_bits(score)) : ordered;
-    });
-    ordered = __reduce_min_sync(ptx::kAllLanes, ordered);
-    const float score = score_of_ordered_bits(ordered);
-    uint32_t exceed = 0;
-    uint32_t reach = 0;
-    stream_.for_each_group<Deal::kQuads>(span, [&](const ScoreGroup& group) {
-#pragma unroll
-      for (int i = 0; i < ScoreGroup::kScores; ++i) {
-        exceed += group.scores[i] > score ? 1U : 0U;
-        reach += group.scores[i] >= score ? 1U : 0U;
-      }
-      return true;
-    });
-    exceed = __reduce_add_sync(ptx::kAllLanes, exceed);
-    reach = __reduce_add_sync(ptx::kAllLanes, reach);
-    *cut = ScoreCut::through(ordered, wanted - exceed, reach - exceed);
-    return exceed < wanted && wanted <= reach;
-  }
-
-  /// The cut at the wanted-th of the scores whose ordered bits for_each(visit) visits, which lies in [low, high]; none
-  /// is above.  Each round keeps one of 1,024 parts.
-  template <class ForEach>
-  __device__ __forceinline__ ScoreCut narrow(uint32_t low, uint32_t high, uint32_t wanted,
-                                             const ForEach& for_each) const {
-    uint32_t left = wanted;  // to be picked from [low, high]
-    uint32_t count = 0;      // of it
-    do {
+    while (low < high) {
       const uint32_t width = high - low;
       const int shift = max(0, 22 - __clz(static_cast<int>(width)));
-      for_each([&](uint32_t ordered) {
-        if (ordered - low <= width) {
-          histogram_.add((ordered - low) >> shift);
+      stream_.for_each_group<Deal::kQuads>(span, [&](const ScoreGroup& group) {
+#pragma unroll
+        for (int i = 0; i < ScoreGroup::kScores; ++i) {
+          const uint32_t distance = ordered_bits(group.scores[i]) - low;
+          if ((group.valid >> i & 1U) != 0 && distance <= width) {
+            histogram_.add(distance >> shift);
+          }
         }
       });
       const FoundBin found = histogram_.find(left);
@@ -393,42 +421,9 @@ class RowSieve {
       count = found.count;
       low += found.bin << shift;
       high = min(high, low + ((1U << shift) - 1U));
-    } while (low < high);
-    return ScoreCut::through(low, left, count);
-  }
-
-  /// visit(ordered bits) for every score of the span.
-  template <class Visit>
-  __device__ __forceinline__ void for_each_of_span(const ScoreSpan& span, const Visit& visit) const {
-    stream_.for_each_group<Deal::kQuads>(span, [&](const ScoreGroup& group) {
-#pragma unroll
-      for (int i = 0; i < ScoreGroup::kScores; ++i) {
-        if ((group.valid >> i & 1U) != 0) {
-          visit(ordered_bits(group.scores[i]));
-        }
-      }
-      return true;
-    });
-  }
-
-  // ---- collect ----
-
-  /// Which scores of a group equal the cut and come after the first `ties_left` that do; counts those down.
-  static __device__ __forceinline__ uint32_t late_ties(const ScoreGroup& group, const ScoreCut& cut, int& ties_left) {
-    uint32_t tied = 0;
-#pragma unroll
-    for (int i = 0; i < ScoreGroup::kScores; ++i) {
-      const float score = group.scores[i];
-      tied |= score == cut.score || (score != score && cut.score != cut.score) ? 1U << i : 0U;
     }
-    tied &= group.valid;
-    const int mine = __popc(tied);
-    const auto before = static_cast<int>(ptx::sum_of_lanes_before(static_cast<uint32_t>(mine)));
-    for (int kept = min(ties_left - before, mine); kept > 0; --kept) {
-      tied &= tied - 1;
-    }
-    ties_left = max(ties_left - __shfl_sync(ptx::kAllLanes, before + mine, 31), 0);
-    return tied;
+    *last = low;
+    return ScoreCut::at(low, left, count);
   }
 
   Smem& s_;

@@ -23,15 +23,16 @@ struct ScoreSpan {
 
 /// How the lanes of a warp share the scores of a group.
 enum class Deal {
-  kRuns,   // 16 in a row each: order within a lane is order of positions
+  kRuns,   // of each half 16 in a row: order within a lane is order of positions
   kQuads,  // quads in turn: clusters of high scores spread over the lanes
 };
 
-/// 512 scores in a row, 16 a lane.
+/// 1,024 scores in a row, 32 a lane.
 struct ScoreGroup {
-  static constexpr int kQuads = 4;
-  static constexpr int kScores = 4 * kQuads;        // of a lane
-  static constexpr int kWarpScores = 32 * kScores;  // of the warp
+  static constexpr int kQuads = 8;
+  static constexpr int kScores = 4 * kQuads;  // of a lane; 16 of each half
+  static constexpr int kHalfScores = 32 * kScores / 2;
+  static constexpr int kWarpScores = 32 * kScores;
 
   float scores[kScores];  // NaN outside the span
   uint32_t valid;         // bit i: score i is of the span
@@ -39,15 +40,15 @@ struct ScoreGroup {
   /// Of score i of a lane, from the group's first.
   template <Deal kDeal>
   static __device__ __forceinline__ int offset(int lane, int i) {
-    return kDeal == Deal::kRuns ? kScores * lane + i : i / 4 * 128 + 4 * lane + i % 4;
+    return kDeal == Deal::kRuns ? i / 16 * kHalfScores + 16 * lane + i % 16 : i / 4 * 128 + 4 * lane + i % 4;
   }
 };
 
 /// Reads a span in groups, kAhead of them on their way from L2.  Copies are coalesced, a quad a lane; the swizzle of
-/// the quads lets each lane read its four of either deal without bank conflicts.
+/// the quads lets each lane read its own of either deal without bank conflicts.
 class ScoreStream {
  public:
-  static constexpr int kAhead = 4;
+  static constexpr int kAhead = 2;
 
   struct Smem {
     alignas(128) float4 quads[kAhead][ScoreGroup::kQuads * 32];
@@ -59,33 +60,32 @@ class ScoreStream {
   /// Position of the first score of the first group.
   static __device__ __forceinline__ int first_position(const ScoreSpan& span) { return span.begin / 4 * 4; }
 
-  /// visit(group) for every group of the span, in order, by all lanes.  Returning false (in all lanes) ends the pass.
+  /// visit(group) for every group of the span, in order, by all lanes.
   template <Deal kDeal, class Visit>
   __device__ __forceinline__ void for_each_group(const ScoreSpan& span, const Visit& visit) const {
     const uint32_t s_copied = s_groups_ + 16 * quad_slot(lane_);
     const uint32_t s_read = kDeal == Deal::kQuads ? s_copied : s_groups_ + 16 * quad_slot(4 * lane_);
     const int begin = first_position(span);
     Fetch fetch = {span.g_scores + begin + 4 * lane_, span.end - begin - 4 * lane_};
-#pragma unroll 1
+#pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       fetch.group(s_copied + i * kGroupBytes);
     }
     uint32_t offset = 0;
-    bool going = true;
 #pragma unroll 1
-    for (int first = begin; first < span.end && going; first += ScoreGroup::kWarpScores) {
+    for (int first = begin; first < span.end; first += ScoreGroup::kWarpScores) {
       ptx::cp_async_wait<kAhead - 1>();
       __syncwarp();
       ScoreGroup group;
       read<kDeal>(s_read + offset, group);
-      group.valid = (1U << ScoreGroup::kScores) - 1;
+      group.valid = 0xFFFFFFFFU;
       if (first < span.begin || first + ScoreGroup::kWarpScores > span.end) {
         hide_outside<kDeal>(span, first, group);
       }
       __syncwarp();
       fetch.group(s_copied + offset);
       offset = (offset + kGroupBytes) % (kAhead * kGroupBytes);
-      going = visit(group);
+      visit(group);
     }
     ptx::cp_async_wait<0>();
     __syncwarp();
@@ -122,8 +122,9 @@ class ScoreStream {
   static __device__ __forceinline__ void read(uint32_t s_first, ScoreGroup& group) {
 #pragma unroll
     for (int i = 0; i < ScoreGroup::kQuads; ++i) {
+      const uint32_t s_half = s_first + i / 4 * (kGroupBytes / 2);
       float quad[4];
-      ptx::load_shared(kDeal == Deal::kQuads ? s_first + i * kQuadRowBytes : s_first ^ (16U * i), quad);
+      ptx::load_shared(kDeal == Deal::kQuads ? s_first + i * kQuadRowBytes : s_half ^ (16U * (i % 4)), quad);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         group.scores[4 * i + j] = quad[j];

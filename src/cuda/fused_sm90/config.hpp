@@ -18,7 +18,7 @@ struct FusedShape {
   static constexpr int32_t kColumns = 256;  // heads times queries of a block
   static constexpr int32_t kMaxPicks = 2048;
   static constexpr int32_t kMaxDenseKeys = 16384;  // a row's place in a window
-  static constexpr int32_t kWindowTiles = 36;      // of a long run
+  static constexpr int32_t kWindowTiles = 64;      // of a long run
   static constexpr int32_t kSelectWarps = 3;
 
   int32_t queries = 4;  // of a block

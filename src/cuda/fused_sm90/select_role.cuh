@@ -30,6 +30,8 @@ class SelectRole {
   static constexpr int kWarps = Config::kSelectWarps;
   static constexpr int kTileKeys = Config::Tile::kKeys;
   static constexpr int kRowStride = Config::kShape.row_stride();
+  static_assert(FusedShape::kWindowTiles * kTileKeys <= device::RowSieve::kMaxCollected);
+  static_assert(FusedShape::kMaxPicks <= device::RowSieve::kMaxCollected);
 
   __device__ __forceinline__ SelectRole(const FusedParams& params, Smem& smem)
       : params_(params),
@@ -55,7 +57,7 @@ class SelectRole {
       if constexpr (kBuild == FusedBuild::kComplete) {
         wait_for_row(task);
         select_row(s_window, cursor.slot(), task.query);
-        __threadfence();  // the row's list, before another warp continues it
+        __threadfence_block();  // the row's list, before another warp continues it
       }
       __syncwarp();
       if (lane_ == 0) {
@@ -87,7 +89,7 @@ class SelectRole {
     const volatile uint32_t* s_finished = &s_.rows[task.query].finished;
     while (*s_finished != task.window) {
     }
-    __threadfence();
+    __threadfence_block();
     __syncwarp();
   }
   __device__ __forceinline__ void finish_row(const Task& task) const {
@@ -156,43 +158,82 @@ class SelectRole {
     }
   }
 
-  // ---- windows ----
+  // ---- rows ----
 
+  /// What is kept of a row of a long run.
+  struct RowList {
+    List list;
+    uint32_t least;  // ordered score that a key must reach to become a candidate
+    int count;       // candidates in the list
+  };
+  /// What happens to a row after a source.
+  enum class End { kNone, kPublish, kWrite };
+
+  /// One source of a row, and what to do with it.
+  struct Update {
+    uint32_t t;
+    device::RowKeys keys;
+    Source source;
+    RowList row;
+    List part;  // of a row to be published
+    bool dense;
+    End end;
+  };
+
+  /// A row of a window; after the last row of a long run that was cut, the run's rows from their parts.
   __device__ __forceinline__ void select_row(const FusedWindow& s_window, int slot, int query) const {
     const FusedUnit& s_unit = s_window.unit;
-    const bool dense = params_.is_dense(s_unit);
     const bool cut = s_unit.is_cut();
+    const bool dense = params_.is_dense(s_unit);
     if (query < s_unit.row_begin || query >= s_unit.row_end || (dense && cut && !s_window.ready)) {
       return;  // a dense run is selected from where its last piece is scored
     }
-    const uint32_t t = s_unit.first_row + static_cast<uint32_t>(query);
-    const device::RowKeys keys = params_.output.row_keys(params_.feed.ranges, t);
-    typename Smem::RowState& s_row = s_.rows[query];
-    RowList row = {list_of(query), kOrderedNan, 0};
-    if (!dense && s_window.begin != s_unit.tile_begin) {
-      row.least = s_row.least;
-      row.count = s_row.count;
-    }
     const bool last = s_window.end == s_unit.tile_end;
-    const bool publish = last && cut && !dense;
-    if (keys.width > 0) {
-      const int part = s_unit.first_share == static_cast<int32_t>(blockIdx.x) ? 1 : 0;
-      int32_t* g_count = g_part_count(static_cast<int>(blockIdx.x), part, query);
-      const List own_part = part_of(static_cast<int>(blockIdx.x), part, query);
-      const Source source = window_row(s_window, slot, query, keys);
-      update_row(t, keys, source, dense, publish ? End::kPublish : last ? End::kWrite : End::kNone, own_part, row);
-      if (publish && lane_ == 0) {
-        *g_count = row.count;
+    typename Smem::RowState& s_row = s_.rows[query];
+    Update update;
+    update.t = s_unit.first_row + static_cast<uint32_t>(query);
+    update.keys = params_.output.row_keys(params_.feed.ranges, update.t);
+    update.source = window_row(s_window, slot, query, update.keys);
+    update.row = {list_of(query), kOrderedNan, 0};
+    if (!dense && s_window.begin != s_unit.tile_begin) {
+      update.row.least = s_row.least;
+      update.row.count = s_row.count;
+    }
+    update.part = part_of(static_cast<int>(blockIdx.x), own_part(s_unit), query);
+    update.dense = dense;
+    update.end = !last ? End::kNone : cut && !dense ? End::kPublish : End::kWrite;
+    MergeStep merge = {s_unit.row_begin, -1};
+    bool merging = false;
+#pragma unroll 1
+    for (;;) {
+      if (update.keys.width > 0) {
+        update_row(update);
       }
-      __syncwarp();  // all have read the state
-      if (!dense && lane_ == 0) {
-        s_row.least = row.least;
-        s_row.count = row.count;
+      if (!merging) {
+        if (!dense && lane_ == 0) {
+          s_row.least = update.row.least;
+          s_row.count = update.row.count;
+        }
+        if (update.end != End::kPublish) {
+          return;
+        }
+        if (lane_ == 0) {
+          *g_part_count(static_cast<int>(blockIdx.x), own_part(s_unit), query) = update.row.count;
+        }
+        if (!is_last_to_publish(s_unit, slot)) {
+          return;
+        }
+        merging = true;
+      }
+      if (!next_merge(s_unit, merge, update)) {
+        return;
       }
     }
-    if (publish && is_last_to_publish(s_unit, slot)) {
-      merge_parts(s_unit);
-    }
+  }
+
+  /// Which of its two parts a share leaves to a cut run.
+  [[nodiscard]] static __device__ __forceinline__ int own_part(const FusedUnit& s_unit) {
+    return s_unit.first_share == static_cast<int32_t>(blockIdx.x) ? 1 : 0;
   }
 
   /// Counts a row of this share's part as published; true, in all lanes, for the last row of the last part of the run.
@@ -212,25 +253,32 @@ class SelectRole {
     return last != 0;
   }
 
-  /// Writes the rows of a long run from its parts.
-  __device__ __forceinline__ void merge_parts(const FusedUnit& s_unit) const {
+  /// A row of the block and the part that it takes its candidates from.
+  struct MergeStep {
+    int query;
+    int part;
+  };
+  /// The next part of a row, or of the next one; false if there is none.
+  __device__ __forceinline__ bool next_merge(const FusedUnit& s_unit, MergeStep& merge, Update& update) const {
     const int num_parts = s_unit.last_share - s_unit.first_share + 1;
-#pragma unroll 1
-    for (int query = s_unit.row_begin; query < s_unit.row_end; ++query) {
-      const uint32_t t = s_unit.first_row + static_cast<uint32_t>(query);
-      const device::RowKeys keys = params_.output.row_keys(params_.feed.ranges, t);
-      RowList row = {list_of(Config::Tile::kQueries + warp_), kOrderedNan, 0};
-#pragma unroll 1
-      for (int i = 0; i < num_parts && keys.width > 0; ++i) {
-        const int share = s_unit.first_share + i;
-        const int part = i == 0 ? 1 : 0;
-        const List entries = part_of(share, part, query);
-        const Source source = {{entries.g_scores, 0, __ldcg(g_part_count(share, part, query))}, entries.g_indices, 0};
-        update_row(t, keys, source, false, i == num_parts - 1 ? End::kWrite : End::kNone, row.list, row);
-        __threadfence();
-        __syncwarp();
-      }
+    if (++merge.part == num_parts) {
+      merge.part = 0;
+      ++merge.query;
     }
+    if (merge.query == s_unit.row_end) {
+      return false;
+    }
+    const int share = s_unit.first_share + merge.part;
+    const int part = merge.part == 0 ? 1 : 0;
+    const List entries = part_of(share, part, merge.query);
+    update.t = s_unit.first_row + static_cast<uint32_t>(merge.query);
+    update.keys = params_.output.row_keys(params_.feed.ranges, update.t);
+    update.source = {{entries.g_scores, 0, __ldcg(g_part_count(share, part, merge.query))}, entries.g_indices, 0};
+    if (merge.part == 0) {
+      update.row = {list_of(Config::Tile::kQueries + warp_), kOrderedNan, 0};
+    }
+    update.end = merge.part == num_parts - 1 ? End::kWrite : End::kNone;
+    return true;
   }
 
   /// The row's keys that lie in the window.
@@ -252,21 +300,13 @@ class SelectRole {
     return source;
   }
 
-  /// What is kept of a row of a long run.
-  struct RowList {
-    List list;
-    uint32_t least;  // ordered score that a key must reach to become a candidate
-    int count;       // candidates in the list
-  };
-  /// What happens to a row after a source.
-  enum class End { kNone, kPublish, kWrite };
-
   /// Brings a row up to date with one source: a dense row is that source, a long one adds it to its list.  kWrite: the
   /// row's K best go to the output; kPublish: to `part`.
-  __device__ __forceinline__ void update_row(uint32_t t, const device::RowKeys& keys, const Source& source, bool dense,
-                                             End end, const List& part, RowList& row) const {
+  __device__ __forceinline__ void update_row(Update& update) const {
+    RowList& row = update.row;
+    const bool dense = update.dense;
+    const End end = update.end;
     const int topk = params_.output.topk;
-    const device::RowWriter writer(params_.output, t, keys);
     // Step 0 adds to the list what can be among the row's best; step 1 picks from the list, or dense row.
 #pragma unroll 1
     for (int step = dense ? 1 : 0; step < 2; ++step) {
@@ -274,25 +314,28 @@ class SelectRole {
       if (!adds && !dense && end == End::kNone && row.count <= 3 * topk) {
         break;
       }
-      __threadfence();  // the list's entries are in L2 before the copies that read it past this warp's stores
-      __syncwarp();
-      const Source from = adds || dense ? source : Source{{row.list.g_scores, 0, row.count}, row.list.g_indices, 0};
+      const Source from =
+          adds || dense ? update.source : Source{{row.list.g_scores, 0, row.count}, row.list.g_indices, 0};
       device::ScoreCut cut = device::ScoreCut::everything();
+      int wanted = 0;
       if (adds && row.least != kOrderedNan) {
         cut = device::ScoreCut::reaching(row.least);
       } else if (from.span.size() > topk) {
-        bool repaired;
-        cut = sieve_.cut_of(from.span, topk, &repaired);
-        row.least = max(row.least, ordered_bits(cut.score) + 1);  // later scores must exceed it
+        wanted = topk;
+      }
+      uint32_t last = 0;
+      bool repaired;
+      const int count = sieve_.collect(from.span, cut, wanted, &last, &repaired);
+      if (wanted > 0) {
+        row.least = max(row.least, last + 1);  // later scores must exceed it
         add_stat(device::kStatRepairedRows, repaired ? 1 : 0);
       }
-      const int count = sieve_.collect(from.span, cut);
       if (adds) {
         store_list({row.list.g_scores + row.count, row.list.g_indices + row.count}, from, count);
       } else if (end == End::kWrite) {
-        write_row(writer, from, count);
+        write_row(update, from, count);
       } else {
-        store_list(end == End::kPublish ? part : row.list, from, count);
+        store_list(end == End::kPublish ? update.part : row.list, from, count);
       }
       row.count = adds ? row.count + count : count;
       if (adds || dense) {
@@ -303,27 +346,50 @@ class SelectRole {
     }
   }
 
-  /// What was collected from a source -> a list, which may be the source: positions never lie before their slots.
-  __device__ __forceinline__ void store_list(const List& target, const Source& from, int count) const {
-    sieve_.for_each_collected(count, [&](const device::CollectedBatch& batch) {
-      float scores[device::CollectedBatch::kItems];
-      int32_t indices[device::CollectedBatch::kItems];
+  /// Scores and indices of collected positions: all on their way at once, those that a batch lacks too.
+  template <int kItems>
+  struct Fetched {
+    float scores[kItems];
+    int32_t indices[kItems];
+
+    __device__ __forceinline__ Fetched(const Source& from, const device::CollectedBatch<kItems>& batch,
+                                       bool wants_scores) {
+      if (wants_scores) {
 #pragma unroll
-      for (int j = 0; j < device::CollectedBatch::kItems; ++j) {
-        if (batch.holds(j)) {
+        for (int j = 0; j < kItems; ++j) {
           scores[j] = from.span.score(batch.positions[j]);
-          indices[j] = from.index(batch.positions[j]);
         }
       }
+      if (from.g_indices != nullptr) {
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) {
+          indices[j] = __ldcg(from.g_indices + batch.positions[j]);
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) {
+          indices[j] = from.first_index + batch.positions[j];
+        }
+      }
+    }
+  };
+
+  /// What was collected from a source -> a list, which may be the source: positions never lie before their slots.
+  __device__ __forceinline__ void store_list(const List& target, const Source& from, int count) const {
+    constexpr int kItems = 8;
+    sieve_.template for_each_collected<kItems>(count, [&](const device::CollectedBatch<kItems>& batch) {
+      const Fetched<kItems> fetched(from, batch, true);
       __syncwarp();
 #pragma unroll
-      for (int j = 0; j < device::CollectedBatch::kItems; ++j) {
+      for (int j = 0; j < kItems; ++j) {
         if (batch.holds(j)) {
-          target.g_scores[batch.slot(j)] = scores[j];
-          target.g_indices[batch.slot(j)] = indices[j];
+          target.g_scores[batch.slot(j)] = fetched.scores[j];
+          target.g_indices[batch.slot(j)] = fetched.indices[j];
         }
       }
     });
+    __threadfence_block();  // before other lanes read it
+    __syncwarp();
   }
 
   __device__ __forceinline__ void add_stat(int which, uint32_t amount) const {
@@ -335,24 +401,29 @@ class SelectRole {
   // ---- output ----
 
   /// What was collected from a source -> the row's output.
-  __device__ __forceinline__ void write_row(const device::RowWriter& writer, const Source& from, int count) const {
-    if (writer.only_indices() && from.g_indices == nullptr) {
-      sieve_.for_each_collected(count, [&](const device::CollectedBatch& batch) {
+  __device__ __forceinline__ void write_row(const Update& update, const Source& from, int count) const {
+    const device::RowWriter writer(params_.output, update.t, update.keys);
+    if (writer.only_indices()) {
+      constexpr int kItems = 8;
+      sieve_.template for_each_collected<kItems>(count, [&](const device::CollectedBatch<kItems>& batch) {
+        const Fetched<kItems> fetched(from, batch, false);
 #pragma unroll
-        for (int j = 0; j < device::CollectedBatch::kItems; ++j) {
+        for (int j = 0; j < kItems; ++j) {
           if (batch.holds(j)) {
-            writer.write_index(batch.slot(j), from.first_index + batch.positions[j]);
+            writer.write_index(batch.slot(j), fetched.indices[j]);
           }
         }
       });
     } else {
-      sieve_.for_each_collected(count, [&](const device::CollectedBatch& batch) {
+      constexpr int kItems = 4;
+      sieve_.template for_each_collected<kItems>(count, [&](const device::CollectedBatch<kItems>& batch) {
+        const Fetched<kItems> fetched(from, batch, writer.wants_scores());
 #pragma unroll
-        for (int j = 0; j < device::CollectedBatch::kItems; ++j) {
+        for (int j = 0; j < kItems; ++j) {
           if (batch.holds(j)) {
-            writer.write(batch.slot(j), from.index(batch.positions[j]));
+            writer.write(batch.slot(j), fetched.indices[j]);
             if (writer.wants_scores()) {
-              writer.write_score(batch.slot(j), from.span.score(batch.positions[j]));
+              writer.write_score(batch.slot(j), fetched.scores[j]);
             }
           }
         }

@@ -17,17 +17,12 @@ __device__ __forceinline__ void load_shared(uint32_t s_source, float (&values)[4
                : "r"(s_source)
                : "memory");
 }
-__device__ __forceinline__ float load_shared(uint32_t s_source) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(s_source) : "memory");
-  return value;
-}
-
-__device__ __forceinline__ void store_shared(uint32_t s_target, float value) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(s_target), "f"(value) : "memory");
-}
 __device__ __forceinline__ void store_shared(uint32_t s_target, uint16_t value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(s_target), "h"(value) : "memory");
+}
+
+__device__ __forceinline__ void increment_shared(uint32_t s_target) {
+  asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(s_target) : "memory");
 }
 
 }  // namespace keysieve::ptx
