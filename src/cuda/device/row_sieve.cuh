@@ -3,13 +3,14 @@
 //
 //     sample    a strided part of the span -> a threshold that a bit more than `wanted` scores should reach
 //     count     every score into even bins from there on, or the first -> the bin of the wanted-th
-//     collect   every score once more: positions of what lies in that bin (near) or above (sure), in order
-//     settle    the few near ones by (score, position): the worst go, until `wanted` are left
+//     mark      every score once more: a bit for what lies in that bin (near) or above (sure)
+//     settle    the few near ones by (score, position): the worst lose their bits, until `wanted` are left
+//     list      the bits' positions, in order
 //
 // Whatever sample and bins say, the result is right if fewer than `wanted` scores were sure, at least `wanted` were
-// collected, and the near ones are few enough to be compared pair by pair: settle knows, and nothing else is trusted.
+// marked, and the near ones are few enough to be compared pair by pair: settle knows, and nothing else is trusted.
 // If it fails (a sample that misleads, long runs of equal scores) the ordered bits of the scores (core/ordering.hpp)
-// are narrowed by a thousandth at a time to the wanted-th score, which needs no luck, and collect then takes what is
+// are narrowed by a thousandth at a time to the wanted-th score, which needs no luck, and mark then takes what is
 // above it and the first of those that equal it.
 //
 // What a select warp is short of (docs/performance.md): it shares its scheduler with two math warps, which leave it an
@@ -73,14 +74,16 @@ struct CollectedBatch {
 class RowSieve {
  public:
   static constexpr int kMaxCollected = 8192;
-  static constexpr int kMaxNear = 64;  // compared pair by pair
+  static constexpr int kMaxGroups = 16;  // of a span
+  static constexpr int kMaxNear = 64;    // compared pair by pair
 
   struct Smem {
     ScoreStream::Smem stream;
     Histogram::Smem histogram;
-    alignas(16) uint16_t order[kMaxCollected];  // positions
-    alignas(16) uint64_t near_keys[kMaxNear];   // greater: better
-    uint16_t near_slots[kMaxNear];              // in `order`
+    alignas(16) uint32_t marks[kMaxGroups][32];  // bit i of word w: position 32 w + i from the first
+    uint16_t order[kMaxCollected];               // positions
+    alignas(16) uint64_t near_keys[kMaxNear];    // greater: better
+    uint16_t near_positions[kMaxNear];
     uint32_t num_near;
   };
 
@@ -102,8 +105,9 @@ class RowSieve {
       if (*repaired) {
         cut = narrow(span, wanted, last);
       }
-      int count = pass(span, cut);
+      int count = mark(span, cut);
       if (cut.near != ScoreCut::kBest || settle(span, wanted, &count, last)) {
+        list(span);
         return count;
       }
       *repaired = true;
@@ -126,8 +130,6 @@ class RowSieve {
   }
 
  private:
-  static constexpr uint16_t kGap = 0xFFFF;  // of no position
-
   // ---- sample and count ----
 
   static constexpr int kSampleQuads = 8;  // of a lane
@@ -219,54 +221,50 @@ class RowSieve {
     return found.count > 0 && found.count <= kMaxNear;
   }
 
-  // ---- collect ----
+  // ---- mark ----
 
-  /// One look at every score; the near ones are noted if the best of them are wanted.
-  __device__ __forceinline__ int pass(const ScoreSpan& span, const ScoreCut& cut) const {
+  /// One look at every score -> marks; the near ones are noted if the best of them are wanted.  Returns how many.
+  __device__ __forceinline__ int mark(const ScoreSpan& span, const ScoreCut& cut) const {
     if (lane_ == 0) {
       s_.num_near = 0;
     }
     __syncwarp();
     const bool everything = cut.least != cut.least;
-    uint32_t position =
-        static_cast<uint32_t>(ScoreStream::first_position(span) + ScoreGroup::offset<Deal::kRuns>(lane_, 0));
-    int count = 0;
+    uint32_t s_marks = ptx::shared_address(&s_.marks[0][0]) + sizeof(uint16_t) * static_cast<uint32_t>(lane_);
+    int group_number = 0;
     int first_left = cut.near;
+    uint32_t mine = 0;
     stream_.for_each_group<Deal::kRuns>(span, [&](const ScoreGroup& group) {
       uint32_t picked = mask_of(group, [&](float score) { return score >= cut.least; });
       picked = everything ? group.valid : picked;
-      uint32_t near = 0;
       if (cut.near != ScoreCut::kAll) {
-        near = picked & ~mask_of(group, [&](float score) { return score >= cut.sure; });
-        if (cut.near != ScoreCut::kBest) {
+        const uint32_t near = picked & ~mask_of(group, [&](float score) { return score >= cut.sure; });
+        if (cut.near == ScoreCut::kBest) {
+          note_near(near, ScoreGroup::kWarpScores * group_number);
+        } else {
           picked &= ~without_first(near, first_left);
-          near = 0;
         }
       }
-      const HalfRanks ranks = rank_halves(picked);
-      const uint32_t s_order = ptx::shared_address(s_.order) + sizeof(uint16_t) * static_cast<uint32_t>(count);
-      const uint32_t s_low = s_order + sizeof(uint16_t) * ranks.before_low;
-      const uint32_t s_high = s_order + sizeof(uint16_t) * ranks.before_high;
-      store_positions(picked & 0xFFFFU, s_low, position);
-      store_positions(picked >> 16, s_high, position + ScoreGroup::kHalfScores);
-      if (__any_sync(ptx::kAllLanes, near != 0) != 0) {
-#pragma unroll 1
-        for (; near != 0; near &= near - 1) {
-          const uint32_t below = picked & ((near & (0U - near)) - 1);
-          const bool low = (near & 0xFFFFU) != 0;
-          const uint32_t slot = static_cast<uint32_t>(count) + (low ? ranks.before_low : ranks.before_high) +
-                                static_cast<uint32_t>(__popc(low ? below : below >> 16));
-          const uint32_t i = atomicAdd(&s_.num_near, 1U);
-          if (i < kMaxNear) {
-            s_.near_slots[i] = static_cast<uint16_t>(slot);
-          }
-        }
-        __syncwarp();
-      }
-      count += static_cast<int>(ranks.total);
-      position += ScoreGroup::kWarpScores;
+      ptx::store_shared(s_marks, static_cast<uint16_t>(picked));
+      ptx::store_shared(s_marks + 32 * sizeof(uint16_t), static_cast<uint16_t>(picked >> 16));
+      s_marks += sizeof(s_.marks[0]);
+      mine += static_cast<uint32_t>(__popc(picked));
+      ++group_number;
     });
-    return count;
+    return static_cast<int>(__reduce_add_sync(ptx::kAllLanes, mine));
+  }
+
+  /// Notes positions of a lane's mask, from the span's first.
+  __device__ __forceinline__ void note_near(uint32_t near, int group_position) const {
+#pragma unroll 1
+    for (; near != 0; near &= near - 1) {
+      const int i = __ffs(static_cast<int>(near)) - 1;
+      const uint32_t entry = atomicAdd(&s_.num_near, 1U);
+      if (entry < kMaxNear) {
+        s_.near_positions[entry] = static_cast<uint16_t>(group_position + ScoreGroup::offset<Deal::kRuns>(lane_, i));
+      }
+    }
+    __syncwarp();
   }
 
   /// Bit i: `belongs` holds for score i of the lane.
@@ -311,22 +309,10 @@ class RowSieve {
     return low | high;
   }
 
-  /// Stores positions first + i of the mask's 16 bits i one after the other.
-  static __device__ __forceinline__ void store_positions(uint32_t mask, uint32_t s_next, uint32_t first) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const uint32_t bit = mask & (1U << i);
-      if (bit != 0) {
-        ptx::store_shared(s_next, static_cast<uint16_t>(first + static_cast<uint32_t>(i)));
-      }
-      s_next += i == 0 ? bit * 2 : bit >> (i - 1);
-    }
-  }
-
   // ---- settle ----
 
-  /// Removes the worst of the near ones until `wanted` are left.  False, and nothing is changed, if the best `wanted`
-  /// are not among those collected or cannot be told.
+  /// Takes the marks of the worst near ones until `wanted` are left.  False, and nothing is changed, if the best
+  /// `wanted` are not among those marked or cannot be told.
   __device__ __forceinline__ bool settle(const ScoreSpan& span, int wanted, int* count, uint32_t* last) const {
     const uint32_t num_near = s_.num_near;
     const uint32_t sure = static_cast<uint32_t>(*count) - num_near;
@@ -334,14 +320,14 @@ class RowSieve {
     if (num_near > kMaxNear || sure >= static_cast<uint32_t>(wanted) || left > num_near) {
       return false;
     }
+    const int first = ScoreStream::first_position(span);
 #pragma unroll 1
     for (auto i = static_cast<uint32_t>(lane_); i < num_near; i += 32) {
-      const uint32_t slot = s_.near_slots[i];
-      const uint64_t ordered = ordered_bits(span.score(s_.order[slot]));
-      s_.near_keys[i] = ordered << 32 | (0xFFFFFFFFU - slot);
+      const uint32_t position = s_.near_positions[i];
+      const uint64_t ordered = ordered_bits(span.score(first + static_cast<int>(position)));
+      s_.near_keys[i] = ordered << 32 | (0xFFFFFFFFU - position);
     }
     __syncwarp();
-    int first_gap = *count;
     uint32_t worst = 0xFFFFFFFFU;  // of those that stay
 #pragma unroll 1
     for (auto i = static_cast<uint32_t>(lane_); i < num_near; i += 32) {
@@ -352,47 +338,67 @@ class RowSieve {
         better += s_.near_keys[other] > mine ? 1U : 0U;
       }
       if (better >= left) {
-        const int slot = s_.near_slots[i];
-        s_.order[slot] = kGap;
-        first_gap = min(first_gap, slot);
+        const uint32_t position = s_.near_positions[i];
+        atomicAnd(&s_.marks[0][0] + position / 32, ~(1U << position % 32));
       } else {
         worst = min(worst, static_cast<uint32_t>(mine >> 32));
       }
     }
     *last = __reduce_min_sync(ptx::kAllLanes, worst);
+    *count = wanted;
     __syncwarp();
-    if (left < num_near) {
-      close_gaps(static_cast<int>(__reduce_min_sync(ptx::kAllLanes, static_cast<uint32_t>(first_gap))), *count);
-      *count = wanted;
-    }
     return true;
   }
 
-  /// Closes up the collected positions from the first gap on.
-  __device__ __forceinline__ void close_gaps(int first_gap, int count) const {
-    constexpr int kRows = 8;
-    const uint32_t lanes_before = (1U << lane_) - 1;
-    int target = first_gap;
+  // ---- list ----
+
+  /// Marks -> positions in order.  A lane lists a word of each of two groups from their last bits on.
+  __device__ __forceinline__ void list(const ScoreSpan& span) const {
+    const int first = ScoreStream::first_position(span);
+    const int num_groups = (span.end - first + ScoreGroup::kWarpScores - 1) / ScoreGroup::kWarpScores;
+    uint32_t s_order = ptx::shared_address(s_.order);
+    uint32_t position = static_cast<uint32_t>(first + 32 * lane_);
 #pragma unroll 1
-    for (int first = first_gap; first < count; first += 32 * kRows) {
-      uint16_t positions[kRows];
+    for (int group = 0; group < num_groups; group += 2) {
+      Word words[2] = {
+          {s_.marks[group][lane_], 0, position},
+          {group + 1 < num_groups ? s_.marks[group + 1][lane_] : 0, 0, position + ScoreGroup::kWarpScores}};
+      const auto counts = static_cast<uint32_t>(__popc(words[0].bits) | __popc(words[1].bits) << 16);
+      const uint32_t upto = ptx::sum_of_lanes_before(counts) + counts;
+      const uint32_t totals = __shfl_sync(ptx::kAllLanes, upto, 31);
+      words[0].s_end = s_order + sizeof(uint16_t) * (upto & 0xFFFFU);
+      s_order += sizeof(uint16_t) * (totals & 0xFFFFU);
+      words[1].s_end = s_order + sizeof(uint16_t) * (upto >> 16);
+      s_order += sizeof(uint16_t) * (totals >> 16);
+#pragma unroll 1
+      while (__any_sync(ptx::kAllLanes, (words[0].bits | words[1].bits) != 0) != 0) {
 #pragma unroll
-      for (int j = 0; j < kRows; ++j) {
-        const int slot = first + 32 * j + lane_;
-        positions[j] = slot < count ? s_.order[slot] : kGap;
-      }
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < kRows; ++j) {
-        const uint32_t stay = __ballot_sync(ptx::kAllLanes, positions[j] != kGap);
-        if (positions[j] != kGap) {
-          s_.order[target + __popc(stay & lanes_before)] = positions[j];
+        for (int i = 0; i < 2 * kListedAtOnce; ++i) {
+          words[i % 2].list_last();
         }
-        target += __popc(stay);
       }
-      __syncwarp();
+      position += 2 * ScoreGroup::kWarpScores;
     }
+    __syncwarp();
   }
+  static constexpr int kListedAtOnce = 4;  // of a word, between branches
+
+  /// 32 marks of which the last are still to be listed.
+  struct Word {
+    uint32_t bits;
+    uint32_t s_end;     // where the list of its positions ends
+    uint32_t position;  // of bit 0
+
+    __device__ __forceinline__ void list_last() {
+      const uint32_t bit = 31U - static_cast<uint32_t>(__clz(static_cast<int>(bits)));
+      const uint32_t s_slot = s_end - sizeof(uint16_t);
+      if (bits != 0) {
+        ptx::store_shared(s_slot, static_cast<uint16_t>(position + bit));
+      }
+      s_end = bits != 0 ? s_slot : s_end;
+      bits &= ~(1U << (bit % 32));
+    }
+  };
 
   // ---- narrow ----
 

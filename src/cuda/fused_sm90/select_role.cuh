@@ -32,6 +32,7 @@ class SelectRole {
   static constexpr int kRowStride = Config::kShape.row_stride();
   static_assert(FusedShape::kWindowTiles * kTileKeys <= device::RowSieve::kMaxCollected);
   static_assert(FusedShape::kMaxPicks <= device::RowSieve::kMaxCollected);
+  static_assert(FusedShape::kMaxDenseKeys <= device::RowSieve::kMaxGroups * device::ScoreGroup::kWarpScores);
 
   __device__ __forceinline__ SelectRole(const FusedParams& params, Smem& smem)
       : params_(params),
@@ -404,7 +405,7 @@ class SelectRole {
   __device__ __forceinline__ void write_row(const Update& update, const Source& from, int count) const {
     const device::RowWriter writer(params_.output, update.t, update.keys);
     if (writer.only_indices()) {
-      constexpr int kItems = 8;
+      constexpr int kItems = 16;
       sieve_.template for_each_collected<kItems>(count, [&](const device::CollectedBatch<kItems>& batch) {
         const Fetched<kItems> fetched(from, batch, false);
 #pragma unroll
