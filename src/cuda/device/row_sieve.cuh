@@ -274,8 +274,7 @@ class RowSieve {
   class Reaching {
    public:
     __device__ __forceinline__ explicit Reaching(float threshold)
-        : below_(next_below(threshold)),
-          all_numbers_(threshold == score_of_ordered_bits(kOrderedNegativeInfinity)) {}
+        : below_(next_below(threshold)), all_numbers_(threshold == score_of_ordered_bits(kOrderedNegativeInfinity)) {}
 
     /// Bit i: score i of the lane does.
     [[nodiscard]] __device__ __forceinline__ uint32_t mask(const ScoreGroup& group) const {

@@ -32,8 +32,9 @@ struct FusedShape {
 ///                counts[ctas][2][queries]  entries of the parts
 ///     per CTA    windows[2][queries][row_stride]     f32: scores on their way from math to select
 ///                cut[queries][row_stride]            f32: scores of a dense run cut by shares, from all of them
-///                lists[queries + select warps]: scores f32[list_capacity], indices i32[list_capacity]; the last for
-///                merges parts[2][queries]: scores f32[part_capacity], indices i32[part_capacity]
+///                lists[queries + select warps]       scores f32[list_capacity], indices i32[list_capacity];
+///                                                    those after the queries' are for merges, one a warp
+///                parts[2][queries]                   scores f32[part_capacity], indices i32[part_capacity]
 struct FusedScratch {
   static constexpr int64_t kAlignmentBytes = 256;
 

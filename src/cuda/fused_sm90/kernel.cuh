@@ -7,9 +7,10 @@
 //
 // One persistent CTA a multiprocessor, three warpgroups:
 //
-//     warps 0-7   math      the main loop of score_sm90; stores every score of a window, knows no row, range or
-//     threshold warp  8     producer  operands of units and key tiles (device/tile_feed.cuh) warps 9-11  select    one
-//     window behind: reads the rows of the window from L2 and keeps their best
+//     warp role      what it does
+//     0-7  math      the main loop of score_sm90; stores every score of a window, knows no row, range or threshold
+//     8    producer  operands of units and key tiles (device/tile_feed.cuh)
+//     9-11 select    one window behind: reads the rows of the window from L2 and keeps their best
 //
 //     producer : Q K K K K K K K K Q K ..
 //     math     : [ window 0 ][ window 1 ][ window 2 ] ..
