@@ -13,10 +13,10 @@
 // are narrowed by a thousandth at a time to the wanted-th score, which needs no luck, and mark then takes what is
 // above it and the first of those that equal it.
 //
-// What a select warp is short of (docs/performance.md): it shares its scheduler with two math warps, which leave it an
-// instruction in four cycles; their loop fills the instruction cache, so that a taken branch costs forty; and the
-// operands of the tensor cores leave a quarter of the shared memory's bandwidth.  Hence one warp a row (no barriers);
-// long bodies without branches, of independent instructions; and nothing stored a score but what is needed.
+// What a select warp is short of (docs/fused_sm90.md): it shares its scheduler with two math warps, which leave it few
+// issue slots; their loop fills the instruction cache, so that a taken branch is dear; and the operands of the tensor
+// cores leave a part of the shared memory's bandwidth.  Hence one warp a row (no barriers); long bodies without
+// branches, of independent instructions; and nothing stored a score but what is needed.
 #pragma once
 
 #include <cstdint>
@@ -77,6 +77,7 @@ class RowSieve {
   static constexpr int kMaxGroups = 16;  // of a span
   static constexpr int kMaxNear = 64;    // compared pair by pair
 
+  /// One warp's: no other reads or writes it.
   struct Smem {
     ScoreStream::Smem stream;
     Histogram::Smem histogram;
