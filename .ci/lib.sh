@@ -4,7 +4,7 @@
 
 BUILD_PACKAGES="g++ cmake ninja-build ccache libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev"
 BENCH_PACKAGES="libopenblas-dev"
-TEST_PACKAGES="libgtest-dev libbenchmark-dev clang libclang-rt-dev clang-format clang-tidy python3 python3-venv binutils"
+TEST_PACKAGES="libgtest-dev libbenchmark-dev libboost-context-dev clang libclang-rt-dev clang-format clang-tidy python3 python3-venv binutils"
 
 SKIPPED=""
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Decides whether the CUDA backend is built and says so.  Result: KEYSIEVE_WITH_CUDA.
+# Decides whether the CUDA backend is built and says so.  Result: KEYSIEVE_WITH_CUDA, and the target keysieve_cudart, the
+# CUDA runtime or the emulated device's.
 
 set(KEYSIEVE_WITH_CUDA OFF)
-if(NOT KEYSIEVE_CUDA STREQUAL "OFF")
+if(KEYSIEVE_CUDA STREQUAL "EMULATED")
+  set(KEYSIEVE_WITH_CUDA ON)
+elseif(NOT KEYSIEVE_CUDA STREQUAL "OFF")
   if(NOT CMAKE_CUDA_COMPILER)
     find_program(KEYSIEVE_NVCC nvcc HINTS /usr/local/cuda/bin)
     if(KEYSIEVE_NVCC)
@@ -35,7 +38,15 @@ endif()
 if(KEYSIEVE_WITH_CUDA)
   # The driver API's types come with the toolkit; its functions are looked up at run time, so nothing links libcuda.
   find_package(CUDAToolkit REQUIRED)
-  message(STATUS "keysieve: CUDA backend for sm_90a with nvcc ${CMAKE_CUDA_COMPILER_VERSION}")
+  add_library(keysieve_cudart INTERFACE)
+  if(KEYSIEVE_CUDA STREQUAL "EMULATED")
+    add_subdirectory(tests/emulator)
+    target_link_libraries(keysieve_cudart INTERFACE keysieve_emulator)
+    message(STATUS "keysieve: CUDA backend on an emulated device")
+  else()
+    target_link_libraries(keysieve_cudart INTERFACE CUDA::cudart_static)
+    message(STATUS "keysieve: CUDA backend for sm_90a with nvcc ${CMAKE_CUDA_COMPILER_VERSION}")
+  endif()
 elseif(KEYSIEVE_CUDA STREQUAL "ON")
   message(FATAL_ERROR "keysieve: KEYSIEVE_CUDA is ON, but ${KEYSIEVE_CUDA_REASON}")
 else()

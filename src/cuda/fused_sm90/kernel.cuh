@@ -195,8 +195,7 @@ __device__ __forceinline__ void math_role(const FusedParams& params, FusedSmem<C
 
 template <class Config, FusedBuild kBuild>
 __global__ void __launch_bounds__(Config::kThreads, 1) fused_sm90(const __grid_constant__ FusedParams params) {
-  extern __shared__ __align__(1024) uint8_t s_bytes[];
-  auto& smem = *reinterpret_cast<FusedSmem<Config>*>(s_bytes);
+  auto& smem = ptx::dynamic_shared<FusedSmem<Config>>();
   const FusedRings<Config> rings(smem);
   const WindowRing<Config> windows(smem.window_barriers, "windows");
   const int warp = ptx::warp_index();

@@ -87,8 +87,7 @@ class SelectRole {
   }
   /// Until the row's task of the window before is finished.
   __device__ __forceinline__ void wait_for_row(const Task& task) const {
-    const volatile uint32_t* s_finished = &s_.rows[task.query].finished;
-    while (*s_finished != task.window) {
+    while (ptx::poll_shared(s_.rows[task.query].finished) != task.window) {
     }
     __threadfence_block();
     __syncwarp();

@@ -10,6 +10,18 @@ __device__ __forceinline__ uint32_t shared_address(const void* s_pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(s_pointer));
 }
 
+/// The block's dynamic shared memory.
+template <class Smem>
+__device__ __forceinline__ Smem& dynamic_shared() {
+  extern __shared__ __align__(1024) uint8_t s_bytes[];
+  return *reinterpret_cast<Smem*>(s_bytes);
+}
+
+/// A word that another warp may change while this one looks at it again and again.
+__device__ __forceinline__ uint32_t poll_shared(const uint32_t& s_value) {
+  return *static_cast<const volatile uint32_t*>(&s_value);
+}
+
 /// Four floats at a 16-byte aligned address.
 __device__ __forceinline__ void load_shared(uint32_t s_source, float (&values)[4]) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

@@ -23,6 +23,7 @@
 
 #include "cuda/device/tile.cuh"
 #include "cuda/device/tile_feed.cuh"
+#include "cuda/ptx/shared.cuh"
 #include "cuda/ptx/warp.cuh"
 
 namespace keysieve::cuda {
@@ -292,8 +293,7 @@ __device__ __forceinline__ void fill_role(const ScoreParams& params, int worker,
 
 template <class Config, ScoreBuild kBuild>
 __global__ void __launch_bounds__(Config::kThreads, 1) score_sm90(const __grid_constant__ ScoreParams params) {
-  extern __shared__ __align__(1024) uint8_t s_bytes[];
-  auto& smem = *reinterpret_cast<ScoreSmem<Config>*>(s_bytes);
+  auto& smem = ptx::dynamic_shared<ScoreSmem<Config>>();
   const ScoreRings<Config> rings(smem);
   const int warp = ptx::warp_index();
 

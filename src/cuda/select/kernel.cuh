@@ -17,6 +17,7 @@
 #include <cooperative_groups.h>
 #include <cstdint>
 
+#include "cuda/ptx/shared.cuh"
 #include "cuda/ptx/warp.cuh"
 #include "cuda/select/row_selector.cuh"
 
@@ -26,8 +27,7 @@ namespace keysieve::cuda {
 template <class Config, typename Score>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     select_kernel(const __grid_constant__ SelectArgs args) {
-  extern __shared__ __align__(16) unsigned char s_bytes[];
-  auto& smem = *reinterpret_cast<SelectSmem<Config>*>(s_bytes);
+  auto& smem = ptx::dynamic_shared<SelectSmem<Config>>();
   RowSelector<Config, Score>(smem, args).initialise();
   ptx::wait_for_previous_grid();
   const uint32_t parts = cooperative_groups::this_cluster().num_blocks();
