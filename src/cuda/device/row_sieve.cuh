@@ -54,7 +54,7 @@ struct ScoreCut {
             left == count ? kAll : static_cast<int>(left)};
   }
 
-  /// Reached by no score.
+  /// Reached by no score, and above none.
   static __device__ __forceinline__ float nan() { return __int_as_float(0x7FFFFFFF); }
 };
 
@@ -77,7 +77,6 @@ class RowSieve {
   static constexpr int kMaxGroups = 16;  // of a span
   static constexpr int kMaxNear = 64;    // compared pair by pair
 
-  /// One warp's: no other reads or writes it.
   struct Smem {
     ScoreStream::Smem stream;
     Histogram::Smem histogram;
@@ -133,7 +132,7 @@ class RowSieve {
  private:
   // ---- sample and count ----
 
-  static constexpr int kSampleQuads = 8;  // of a lane
+  static constexpr int kSampleQuads = 4;  // of a lane
   static constexpr int kSampleSize = 4 * kSampleQuads * 32;
   static constexpr int kSampleRounds = 4;
   static constexpr uint32_t kFewSampled = 8;
@@ -231,15 +230,17 @@ class RowSieve {
     }
     __syncwarp();
     const bool everything = cut.least != cut.least;
+    const Reaching least(cut.least);
+    const Reaching sure(cut.sure);
     uint32_t s_marks = ptx::shared_address(&s_.marks[0][0]) + sizeof(uint16_t) * static_cast<uint32_t>(lane_);
     int group_number = 0;
     int first_left = cut.near;
     uint32_t mine = 0;
     stream_.for_each_group<Deal::kRuns>(span, [&](const ScoreGroup& group) {
-      uint32_t picked = mask_of(group, [&](float score) { return score >= cut.least; });
+      uint32_t picked = least.mask(group);
       picked = everything ? group.valid : picked;
       if (cut.near != ScoreCut::kAll) {
-        const uint32_t near = picked & ~mask_of(group, [&](float score) { return score >= cut.sure; });
+        const uint32_t near = picked & ~sure.mask(group);
         if (cut.near == ScoreCut::kBest) {
           note_near(near, ScoreGroup::kWarpScores * group_number);
         } else {
@@ -268,16 +269,49 @@ class RowSieve {
     __syncwarp();
   }
 
-  /// Bit i: `belongs` holds for score i of the lane.
-  template <class Belongs>
-  static __device__ __forceinline__ uint32_t mask_of(const ScoreGroup& group, const Belongs& belongs) {
-    uint32_t parts[4] = {};  // four chains of instructions instead of one
+  /// Which scores of a group reach a threshold; none reach NaN.  Two instructions a score: the sign of the difference
+  /// to the next lower threshold (positive for NaN) is shifted into the mask; no predicates, of which there are few.
+  class Reaching {
+   public:
+    __device__ __forceinline__ explicit Reaching(float threshold)
+        : below_(next_below(threshold)), all_numbers_(threshold == score_of_ordered_bits(kOrderedNegativeInfinity)) {}
+
+    /// Bit i: score i of the lane does.
+    [[nodiscard]] __device__ __forceinline__ uint32_t mask(const ScoreGroup& group) const {
+      uint32_t bytes[4] = {};  // four chains of instructions instead of one
 #pragma unroll
-    for (int i = 0; i < ScoreGroup::kScores; ++i) {
-      parts[i % 4] |= belongs(group.scores[i]) ? 1U << i : 0U;
+      for (int i = 7; i >= 0; --i) {
+#pragma unroll
+        for (int byte = 0; byte < 4; ++byte) {
+          const float difference = __fsub_rn(below_, group.scores[8 * byte + i]);
+          bytes[byte] = __funnelshift_l(__float_as_uint(difference), bytes[byte], 1);
+        }
+      }
+      const uint32_t above = (bytes[0] | bytes[1] << 8) | (bytes[2] << 16 | bytes[3] << 24);
+      return all_numbers_ ? numbers(group) : above;
     }
-    return (parts[0] | parts[1]) | (parts[2] | parts[3]);
-  }
+
+   private:
+    /// The greatest score that is lower; for -inf and NaN: NaN, above which the sign finds nothing.
+    static __device__ __forceinline__ float next_below(float score) {
+      const uint32_t ordered = ordered_bits(score);
+      const uint32_t zero = ordered_bits(0.0F);
+      return score_of_ordered_bits(ordered - (ordered == zero ? 2 : 1));  // zero has two places in the order of bits
+    }
+
+    /// Bit i: score i of the lane is not NaN.
+    static __device__ __forceinline__ uint32_t numbers(const ScoreGroup& group) {
+      uint32_t mask = 0;
+#pragma unroll
+      for (int i = 0; i < ScoreGroup::kScores; ++i) {
+        mask |= group.scores[i] == group.scores[i] ? 1U << i : 0U;
+      }
+      return mask;
+    }
+
+    float below_;
+    bool all_numbers_;  // -inf
+  };
 
   /// Where the entries of a lane's mask stand among those of the warp: first halves of all lanes, then second halves.
   struct HalfRanks {

@@ -66,10 +66,9 @@ class ScoreStream {
     const uint32_t s_copied = s_groups_ + 16 * quad_slot(lane_);
     const uint32_t s_read = kDeal == Deal::kQuads ? s_copied : s_groups_ + 16 * quad_slot(4 * lane_);
     const int begin = first_position(span);
-    Fetch fetch = {span.g_scores + begin + 4 * lane_, span.end - begin - 4 * lane_};
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      fetch.group(s_copied + i * kGroupBytes);
+      fetch(span, begin + i * ScoreGroup::kWarpScores, s_copied + i * kGroupBytes);
     }
     uint32_t offset = 0;
 #pragma unroll 1
@@ -83,7 +82,7 @@ class ScoreStream {
         hide_outside<kDeal>(span, first, group);
       }
       __syncwarp();
-      fetch.group(s_copied + offset);
+      fetch(span, first + kAhead * ScoreGroup::kWarpScores, s_copied + offset);
       offset = (offset + kGroupBytes) % (kAhead * kGroupBytes);
       visit(group);
     }
@@ -101,22 +100,18 @@ class ScoreStream {
     return static_cast<uint32_t>(quad ^ (quad / 8 % 4));
   }
 
-  struct Fetch {
-    const float* g_next;  // the lane's first quad of the next group
-    int left;             // scores from there to the end of the span
-
-    __device__ __forceinline__ void group(uint32_t s_target) {
+  /// Starts to copy the group whose first score is at position `first`; an empty copy past the end.
+  __device__ __forceinline__ void fetch(const ScoreSpan& span, int first, uint32_t s_target) const {
+    const float* g_quad = span.g_scores + first + 4 * lane_;
+    const int left = span.end - first - 4 * lane_;
 #pragma unroll
-      for (int i = 0; i < ScoreGroup::kQuads; ++i) {
-        if (left > 128 * i) {
-          ptx::cp_async_16(s_target + i * kQuadRowBytes, g_next + 128 * i);
-        }
+    for (int i = 0; i < ScoreGroup::kQuads; ++i) {
+      if (left > 128 * i) {
+        ptx::cp_async_16(s_target + i * kQuadRowBytes, g_quad + 128 * i);
       }
-      ptx::cp_async_commit();
-      g_next += ScoreGroup::kWarpScores;
-      left -= ScoreGroup::kWarpScores;
     }
-  };
+    ptx::cp_async_commit();
+  }
 
   template <Deal kDeal>
   static __device__ __forceinline__ void read(uint32_t s_first, ScoreGroup& group) {
