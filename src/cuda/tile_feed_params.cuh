@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host side of device/tile_feed.cuh: tensor maps and parameters of a call that scores contiguous e4m3 keys.
+// Host side of device/tile_feed.cuh: tensor maps and parameters of a call that scores e4m3 keys.
 #pragma once
+
+#include <algorithm>
 
 #include "cuda/device/tile_feed.cuh"
 #include "cuda/tensor_map.hpp"
 
 namespace keysieve::cuda {
 
-/// q as rows of groups: one group if the rows have one stride, else the groups of a [B, next_n] tensor.
+/// q as rows of groups: one group if the rows have one stride, else the groups of a [B, next_n] tensor.  Rows of paged
+/// keys that name their request by their place are in groups too, so that no block of rows has keys of two requests.
 struct QueryGroups {
   int64_t num_groups = 1;
   int64_t rows_per_group = 1;
@@ -18,6 +21,12 @@ struct QueryGroups {
 inline QueryGroups query_groups(const Call& call) {
   const RowStride& stride = call.q_row;
   const int64_t num_rows = call.problem.num_rows;
+  if (call.problem.paged && !call.row_request) {
+    const int64_t next_n = call.problem.next_n;
+    const int64_t num_groups = (num_rows + next_n - 1) / next_n;
+    return stride.rows_per_group <= 1 ? QueryGroups{num_groups, next_n, next_n * stride.group, stride.group}
+                                      : QueryGroups{num_groups, next_n, stride.group, stride.row};
+  }
   if (stride.rows_per_group <= 1) {
     return {1, num_rows, 0, stride.group};
   }
@@ -53,6 +62,16 @@ Status encode_tile_maps(const Call& call, const QueryGroups& groups, device::Til
   k.data = call.k;
   k.swizzle = swizzle_of_row_bytes(Tile::kRowBytes);
   k.add(Tile::kRowBytes, 1, Tile::kRowBytes);
+  if (problem.paged) {
+    if (problem.num_pages == 0) {
+      k.data = call.q;  // a map needs some memory; no page id is inside the pool
+    }
+    k.add(KEYSIEVE_PAGE_SIZE, Tile::kRowBytes, KEYSIEVE_PAGE_SIZE);
+    k.add(static_cast<uint64_t>(std::max<int64_t>(problem.num_pages, 1)),
+          stride_or_unused(problem.num_pages, call.k_stride), 1);
+    params->scales_by_tma = true;
+    return encode_tensor_map(k, &params->k_map);
+  }
   k.add(static_cast<uint64_t>(problem.num_keys), stride_or_unused(problem.num_keys, call.k_stride), Tile::kKeys);
   KEYSIEVE_RETURN_IF_ERROR(encode_tensor_map(k, &params->k_map));
 
@@ -69,6 +88,24 @@ Status encode_tile_maps(const Call& call, const QueryGroups& groups, device::Til
   return {};
 }
 
+/// Tiles of a request of paged keys, and one that no request has.
+template <class Tile>
+int64_t request_tiles(const Problem& problem) {
+  return (problem.num_keys + Tile::kKeys - 1) / Tile::kKeys + 1;
+}
+
+/// Tiles of paged keys are numbered through all requests, in 32 bits.
+template <class Tile>
+Status check_request_tiles(const Problem& problem) noexcept {
+  const int64_t tiles = request_tiles<Tile>(problem);
+  if (problem.paged && problem.num_requests > 0x7FFFFFFF / tiles) {
+    return Status::error(KEYSIEVE_UNSUPPORTED, "num_requests is %lld with num_keys %lld; on CUDA at most %lld requests",
+                         static_cast<long long>(problem.num_requests), static_cast<long long>(problem.num_keys),
+                         static_cast<long long>(0x7FFFFFFF / tiles));
+  }
+  return {};
+}
+
 /// Everything that feeds the main loop.
 template <class Tile>
 Status make_tile_feed_params(const Call& call, device::TileFeedParams* params) noexcept {
@@ -78,8 +115,13 @@ Status make_tile_feed_params(const Call& call, device::TileFeedParams* params) n
   }
   params->g_scales = static_cast<const float*>(call.k_scale);
   params->scale_stride = call.k_scale_stride;
+  params->pages = device::make_paged_keys(call);
   params->weights = device::make_row_view(call.weights);
-  params->ranges = device::make_row_ranges(call);
+  params->rows.ranges = device::make_row_ranges(call);
+  if (call.problem.paged) {
+    params->rows.requests = device::make_row_requests(call);
+    params->rows.request_tiles = static_cast<int32_t>(request_tiles<Tile>(call.problem));
+  }
   params->blocks = RowBlocks::make(call.problem.num_rows, groups.rows_per_group, Tile::kQueries);
   return {};
 }

@@ -97,13 +97,13 @@ constexpr int kPlanRows = 64;  // so that a few hundred rows take several chunks
 constexpr int kPlanTileKeys = 128;
 constexpr int kPlanRowsPerBlock = 4;
 
-__global__ void share_kernel(const __grid_constant__ RowBlocks blocks, const __grid_constant__ device::RowRanges ranges,
+__global__ void share_kernel(const __grid_constant__ RowBlocks blocks, const __grid_constant__ device::RowTiles rows,
                              device::Share* g_shares) {
   __shared__ TileRun s_tiles[kPlanRows];
   __shared__ int64_t s_warp_sums[kPlanThreads / 32];
   __shared__ device::Share s_share;
   device::SharePlanner<kPlanThreads, kPlanRowsPerBlock, kPlanTileKeys> planner(
-      blocks, ranges, {s_tiles, kPlanRows, s_warp_sums, &s_share});
+      blocks, rows, {s_tiles, kPlanRows, s_warp_sums, &s_share});
   planner.plan(gridDim.x, blockIdx.x);
   if (threadIdx.x == 0) {
     g_shares[blockIdx.x] = s_share;
@@ -126,7 +126,7 @@ void check_shares(int64_t num_rows, int64_t rows_per_group, int shares, uint32_t
   ranges.end.g_data = end;
   ranges.end.row_stride = 1;
   ranges.num_keys = 5000;
-  share_kernel<<<static_cast<unsigned>(shares), kPlanThreads>>>(blocks, ranges, result);
+  share_kernel<<<static_cast<unsigned>(shares), kPlanThreads>>>(blocks, {ranges}, result);
   ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
 
   std::vector<int64_t> tiles(static_cast<size_t>(blocks.count()));

@@ -28,14 +28,12 @@ struct RowOutput {
   RowView<int32_t> row_indices;  // [T,K] or absent
   RowView<int32_t> out_count;    // [T] or absent
   RowView<const int32_t> out_offset;
-  RowView<const int32_t> row_request;
+  RowRequests requests;
   const int32_t* g_slot_table = nullptr;  // [B,P]
   int64_t slot_table_stride = 0;
   unsigned long long* g_stats = nullptr;
   int64_t stats_stride = 1;
   int32_t topk = 0;
-  int32_t num_requests = 0;
-  int32_t next_n = 1;
   int32_t slot_page_shift = 0;
   IndexSpace index_space = IndexSpace::kRow;
   bool uses_table = false;        // a row whose request is not in the table has no keys
@@ -45,9 +43,7 @@ struct RowOutput {
     const KeyRange range = ranges(t);
     RowKeys keys{range.begin, range.width(), -1};
     if (uses_table) {
-      const int32_t request =
-          row_request.g_data != nullptr ? __ldg(row_request.row(t)) : static_cast<int32_t>(t) / next_n;
-      keys.request = request >= 0 && request < num_requests ? request : -1;
+      keys.request = requests(t);
       keys.width = keys.request < 0 ? 0 : keys.width;
     }
     return keys;
@@ -143,14 +139,12 @@ inline RowOutput make_row_output(const Call& call) {
   output.row_indices = make_row_view(call.row_indices);
   output.out_count = make_row_view(call.out_count);
   output.out_offset = make_row_view(call.out_offset);
-  output.row_request = make_row_view(call.row_request);
+  output.requests = make_row_requests(call);
   output.g_slot_table = problem.slots_from_block_table ? call.block_table : call.slot_table;
   output.slot_table_stride = problem.slots_from_block_table ? call.block_table_stride : call.slot_table_stride;
   output.g_stats = reinterpret_cast<unsigned long long*>(call.stats);
   output.stats_stride = call.stats_stride;
   output.topk = static_cast<int32_t>(problem.topk);
-  output.num_requests = static_cast<int32_t>(problem.num_requests);
-  output.next_n = static_cast<int32_t>(problem.next_n);
   for (int64_t size = problem.slot_page_size; size > 1; size /= 2) {
     ++output.slot_page_shift;
   }

@@ -83,6 +83,27 @@ struct RowRanges {
   }
 };
 
+/// The row of a page or slot table that a query row uses (contract section 5).
+struct RowRequests {
+  RowView<const int32_t> given;  // no data: t / next_n
+  int32_t num_requests = 0;
+  int32_t next_n = 1;
+
+  /// -1: not in the table; such a row has no keys.
+  [[nodiscard]] __device__ __forceinline__ int32_t operator()(int64_t t) const {
+    const int32_t request = given.g_data != nullptr ? __ldg(given.row(t)) : static_cast<int32_t>(t) / next_n;
+    return request >= 0 && request < num_requests ? request : -1;
+  }
+};
+
+inline RowRequests make_row_requests(const Call& call) {
+  RowRequests requests;
+  requests.given = make_row_view(call.row_request);
+  requests.num_requests = static_cast<int32_t>(call.problem.num_requests);
+  requests.next_n = static_cast<int32_t>(call.problem.next_n);
+  return requests;
+}
+
 inline RowRanges make_row_ranges(const Call& call) {
   RowRanges ranges;
   ranges.start = make_row_view(call.row_start);

@@ -14,6 +14,36 @@
 
 namespace keysieve::device {
 
+/// The tiles that rows need.  Tiles of paged keys are numbered through all requests: those of request r start at
+/// r * request_tiles, and a gap behind them keeps rows of two requests out of one run.
+struct RowTiles {
+  RowRanges ranges;
+  RowRequests requests;
+  int32_t request_tiles = 0;  // of a request, with the gap; 0: contiguous keys, which need no request
+
+  struct Row {
+    KeyRange range;
+    int32_t first_tile;  // of the row's request
+  };
+  [[nodiscard]] __device__ __forceinline__ bool are_paged() const { return request_tiles > 0; }
+  [[nodiscard]] __device__ __forceinline__ Row operator()(int64_t t) const {
+    Row row = {ranges(t), 0};
+    if (are_paged()) {
+      const int32_t request = requests(t);
+      row.range.end = request < 0 ? row.range.begin : row.range.end;
+      row.first_tile = max(request, 0) * request_tiles;
+    }
+    return row;
+  }
+  template <int kTileKeys>
+  [[nodiscard]] static __device__ __forceinline__ TileRun tiles_of(const Row& row) {
+    TileRun tiles = tiles_of_keys(row.range.begin, row.range.end, kTileKeys);
+    tiles.begin += row.first_tile;
+    tiles.end += row.first_tile;
+    return tiles;
+  }
+};
+
 /// `tiles` tiles of the line from tile `skip` of block `block` on.
 struct ShareSegment {
   int64_t block;
@@ -42,8 +72,12 @@ class SharePlanner {
     Share* s_share;
   };
 
-  __device__ __forceinline__ SharePlanner(const RowBlocks& blocks, const RowRanges& ranges, const Scratch& scratch)
-      : blocks_(blocks), ranges_(ranges), scratch_(scratch), chunk_blocks_(scratch.tiles_capacity / kRowsPerBlock) {}
+  __device__ __forceinline__ SharePlanner(const RowBlocks& blocks, const RowTiles& rows, const Scratch& scratch)
+      : blocks_(blocks),
+        rows_(rows),
+        ranges_(rows.ranges),
+        scratch_(scratch),
+        chunk_blocks_(scratch.tiles_capacity / kRowsPerBlock) {}
 
   /// Writes *s_share for share `index` of `shares`.  Ends with a __syncthreads.
   __device__ __forceinline__ void plan(int64_t shares, int64_t index) {
@@ -95,10 +129,10 @@ class SharePlanner {
   __device__ __forceinline__ void load_chunk(int64_t first, int64_t num_blocks) {
     const int64_t left = num_blocks - first;
     loaded_blocks_ = static_cast<int32_t>(left < chunk_blocks_ ? left : chunk_blocks_);
-    if (blocks_.single_group() && ranges_.has_one_stride()) {
+    if (blocks_.single_group() && ranges_.has_one_stride() && !rows_.are_paged()) {
       load_strided_rows(first * kRowsPerBlock, loaded_blocks_ * kRowsPerBlock);
     } else {
-      load_grouped_chunk(blocks_, ranges_, first, loaded_blocks_, scratch_.s_tiles);
+      load_grouped_chunk(blocks_, rows_, first, loaded_blocks_, scratch_.s_tiles);
     }
     __syncthreads();
   }
@@ -139,15 +173,14 @@ class SharePlanner {
     }
   }
 
-  /// Rows in groups need divisions; apart, because the usual call should not read that code.
-  __device__ __noinline__ static void load_grouped_chunk(const RowBlocks& blocks, const RowRanges& ranges,
-                                                         int64_t first, int32_t num_blocks, TileRun* s_tiles) {
+  /// Rows in groups and requests need divisions; apart, because the usual call should not read that code.
+  __device__ __noinline__ static void load_grouped_chunk(const RowBlocks& blocks, const RowTiles& rows, int64_t first,
+                                                         int32_t num_blocks, TileRun* s_tiles) {
 #pragma unroll 1
     for (int slot = static_cast<int>(threadIdx.x); slot < num_blocks * kRowsPerBlock; slot += kThreads) {
       const RowBlock block = blocks(first + slot / kRowsPerBlock);
       const int row = slot % kRowsPerBlock;
-      const KeyRange range = row < block.num_rows ? ranges(block.first_row + row) : KeyRange{0, 0};
-      s_tiles[slot] = tiles_of_keys(range.begin, range.end, kTileKeys);
+      s_tiles[slot] = row < block.num_rows ? RowTiles::tiles_of<kTileKeys>(rows(block.first_row + row)) : TileRun{0, 0};
     }
   }
 
@@ -220,6 +253,7 @@ class SharePlanner {
   }
 
   const RowBlocks& blocks_;
+  const RowTiles& rows_;
   const RowRanges& ranges_;
   Scratch scratch_;
   int32_t chunk_blocks_;

@@ -3,7 +3,7 @@
 // walk over a CTA's share of the work, and the producer warp's copies.
 //
 //   unit    queries and weights of one block of rows, and which consecutive key tiles to score with them
-//   keys    tiles of 128 keys and their scales
+//   keys    tiles of 128 keys and their scales: contiguous, or two pages of one request (device/pages.cuh)
 //
 //     producer : unit 0 . keys keys keys ..  unit 1 . keys ..      kKeyStages tiles and kUnitStages units ahead
 //     math     :          [ tile ][ tile ] ..                      device/tile.cuh
@@ -19,6 +19,7 @@
 #include <cuda.h>
 
 #include "core/schedule.hpp"
+#include "cuda/device/pages.cuh"
 #include "cuda/device/ring.cuh"
 #include "cuda/device/rows.cuh"
 #include "cuda/device/share.cuh"
@@ -29,13 +30,14 @@ namespace keysieve::device {
 
 struct TileFeedParams {
   CUtensorMap q_map;      // {D, heads of a box, rows of a group, groups of heads, groups of rows}
-  CUtensorMap k_map;      // {D, N}
+  CUtensorMap k_map;      // {D, N}, or {D, 64, pages}
   CUtensorMap scale_map;  // {N}, if scales_by_tma
   const float* g_scales;
   int64_t scale_stride;
-  bool scales_by_tma;
+  bool scales_by_tma;  // true for pages, whose scales come with them
+  PagedKeys pages;
   RowView<const float> weights;
-  RowRanges ranges;
+  RowTiles rows;
   RowBlocks blocks;
 };
 
@@ -48,6 +50,8 @@ struct WorkUnit {
   int64_t run_line;    // place of the run's first tile on the line of all tiles
   int32_t tile_begin;  // the piece: tiles [tile_begin, tile_end) of the run
   int32_t tile_end;
+  int32_t request;  // paged keys: whose tiles these are,
+  KeyRange keys;    // and the keys that the run's rows need
 };
 
 template <class TileT, int kUnitStages, int kKeyStages>
@@ -90,14 +94,32 @@ __device__ __forceinline__ void plan_share(const TileFeedParams& params, Smem& s
   static_assert(kThreads / 32 <= sizeof(smem.warp_sums) / sizeof(smem.warp_sums[0]));
   constexpr auto kPlanRows = static_cast<int32_t>(sizeof(smem.keys) / sizeof(TileRun));
   SharePlanner<kThreads, Tile::kQueries, Tile::kKeys> planner(
-      params.blocks, params.ranges, {reinterpret_cast<TileRun*>(smem.keys), kPlanRows, smem.warp_sums, &smem.share});
+      params.blocks, params.rows, {reinterpret_cast<TileRun*>(smem.keys), kPlanRows, smem.warp_sums, &smem.share});
   planner.plan(gridDim.x, blockIdx.x);
   ptx::fence_proxy_async_shared();  // the planner's stores to smem.keys, before the copies that overwrite them
   __syncthreads();
 }
 
+/// Finds the request of a unit of paged keys and numbers its tiles from that request's first.  Rows of the block that
+/// are not of the run may be of another request: they get no keys.  By all lanes.
+__device__ __forceinline__ void place_in_request(const RowTiles& rows, WorkUnit& unit, KeyRange& lane_range) {
+  const int lane = ptx::lane_index();
+  if (lane < unit.row_begin || lane >= unit.row_end) {
+    lane_range = {0, 0};
+  }
+  unit.request = unit.run.begin / rows.request_tiles;
+  const int32_t first_tile = unit.request * rows.request_tiles;
+  unit.run.begin -= first_tile;
+  unit.run.end -= first_tile;
+  unit.tile_begin -= first_tile;
+  unit.tile_end -= first_tile;
+  const bool counts = lane_range.width() > 0;
+  unit.keys.begin = static_cast<int32_t>(__reduce_min_sync(ptx::kAllLanes, counts ? lane_range.begin : 0x7FFFFFFFU));
+  unit.keys.end = static_cast<int32_t>(__reduce_max_sync(ptx::kAllLanes, counts ? lane_range.end : 0U));
+}
+
 /// visit(unit, lane_range) for each unit of the share, in the order of work.  By all lanes of a warp; lane i gets the
-/// keys of row i of the unit's block.
+/// keys of row i of the unit's block (contiguous keys: also if the row is of another run, as its scores are the same).
 template <class Tile, class Visit>
 __device__ __forceinline__ void for_each_unit(const TileFeedParams& params, const Share& s_share, const Visit& visit) {
   const int lane = ptx::lane_index();
@@ -109,11 +131,12 @@ __device__ __forceinline__ void for_each_unit(const TileFeedParams& params, cons
     for (int64_t block_index = segment.block; left > 0; ++block_index) {
       WorkUnit unit;
       unit.block = params.blocks(block_index);
-      KeyRange range = {0, 0};
+      RowTiles::Row lane_row = {{0, 0}, 0};
       if (lane < unit.block.num_rows) {
-        range = params.ranges(unit.block.first_row + lane);
+        lane_row = params.rows(unit.block.first_row + lane);
       }
-      const TileRun lane_tiles = tiles_of_keys(range.begin, range.end, Tile::kKeys);
+      const KeyRange range = lane_row.range;
+      const TileRun lane_tiles = RowTiles::tiles_of<Tile::kKeys>(lane_row);
       const auto tiles_of_row = [&lane_tiles](int32_t row) {
         return TileRun{__shfl_sync(0xFFFFFFFFU, lane_tiles.begin, row), __shfl_sync(0xFFFFFFFFU, lane_tiles.end, row)};
       };
@@ -132,7 +155,11 @@ __device__ __forceinline__ void for_each_unit(const TileFeedParams& params, cons
             unit.run.end - unit.tile_begin > left ? unit.tile_begin + static_cast<int32_t>(left) : unit.run.end;
         skip = 0;
         left -= unit.tile_end - unit.tile_begin;
-        visit(unit, range);
+        KeyRange lane_range = range;
+        if (params.rows.are_paged()) {
+          place_in_request(params.rows, unit, lane_range);
+        }
+        visit(unit, lane_range);
       }
     }
   }
@@ -192,11 +219,53 @@ __device__ __forceinline__ void produce_keys(const TileFeedParams& params, Smem&
   if (!params.scales_by_tma) {
     for (int i = lane; i < Tile::kKeys; i += 32) {
       const int64_t key = static_cast<int64_t>(first_key) + i;
-      const bool valid = key < params.ranges.num_keys;
+      const bool valid = key < params.rows.ranges.num_keys;
       ptx::cp_async_4(ptx::shared_address(&smem.scales[stage][i]),
                       params.g_scales + (valid ? key : 0) * params.scale_stride, valid);
     }
     ptx::mbarrier_arrive_after_cp_async(ring.full_barrier(cursor));
+  }
+}
+
+/// Fetches one tile of paged keys: two pages and their scales.  By all lanes.
+template <class Smem>
+__device__ __forceinline__ void produce_pages(const TileFeedParams& params, Smem& smem, const typename Smem::Keys& ring,
+                                              const typename Smem::Keys::Cursor& cursor, int32_t first_key,
+                                              PageIds& ids) {
+  using Tile = typename Smem::Tile;
+  constexpr int kPages = Tile::kKeys / PagedKeys::kPageKeys;
+  constexpr uint32_t kPageKeyBytes = Tile::kKeyBytes / kPages;
+  constexpr uint32_t kPageScaleBytes = sizeof(float) * PagedKeys::kPageKeys;
+  const int stage = cursor.slot();
+  const int lane = ptx::lane_index();
+  ring.acquire(cursor);
+  int32_t id[kPages];
+  uint32_t bytes = Tile::kKeyBytes;
+#pragma unroll
+  for (int i = 0; i < kPages; ++i) {
+    id[i] = ids(params.pages, first_key / PagedKeys::kPageKeys + i);
+    float* s_scales = smem.scales[stage] + i * PagedKeys::kPageKeys;
+    if (id[i] >= 0) {
+      bytes += kPageScaleBytes;
+    } else {  // no such page: zeros for keys, which the tensor map gives, and a scale that makes every score NaN
+      for (int key = lane; key < PagedKeys::kPageKeys; key += 32) {
+        s_scales[key] = __int_as_float(0x7FFFFFFF);
+      }
+      ptx::fence_proxy_async_shared();
+    }
+  }
+  __syncwarp();
+  if (lane == 0) {
+    const uint32_t barrier = ring.full_barrier(cursor);
+    ring.commit(cursor, bytes);
+#pragma unroll
+    for (int i = 0; i < kPages; ++i) {
+      ptx::tma_load_3d(ptx::shared_address(smem.keys[stage]) + i * kPageKeyBytes, params.k_map, barrier, 0, 0, id[i]);
+      if (id[i] >= 0) {
+        ptx::bulk_load(ptx::shared_address(smem.scales[stage]) + i * kPageScaleBytes,
+                       params.pages.page(id[i]) + kPageKeyBytes, kPageScaleBytes, barrier);
+      }
+    }
   }
 }
 
@@ -211,8 +280,14 @@ __device__ __forceinline__ void produce_share(const TileFeedParams& params, Smem
   for_each_unit<typename Smem::Tile>(params, smem.share, [&](const WorkUnit& unit, const KeyRange& range) {
     produce_unit(params, smem, rings.units, unit_cursor, unit.block, [&](int stage) { describe(stage, unit, range); });
     unit_cursor.advance();
+    PageIds ids(params.pages, unit.request, unit.keys);
     for (int32_t tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
-      produce_keys(params, smem, rings.keys, key_cursor, tile * Smem::Tile::kKeys);
+      const int32_t first_key = tile * Smem::Tile::kKeys;
+      if (params.rows.are_paged()) {
+        produce_pages(params, smem, rings.keys, key_cursor, first_key, ids);
+      } else {
+        produce_keys(params, smem, rings.keys, key_cursor, first_key);
+      }
       key_cursor.advance();
     }
   });

@@ -31,15 +31,12 @@ Status supports(const Problem& problem, const Options& options) noexcept {
   }
   const auto refuse = [](const char* argument) {
     return Status::error(KEYSIEVE_UNSUPPORTED,
-                         "%s: fused_sm90 takes contiguous e4m3 keys with e4m3 queries, H 32, 64 or 128, D 64 or 128, "
+                         "%s: fused_sm90 takes e4m3 keys with e4m3 queries, H 32, 64 or 128, D 64 or 128, "
                          "topk up to %d, order ascending or any, no candidate blocks",
                          argument, FusedShape::kMaxPicks);
   };
   if (problem.q_dtype != Dtype::kE4m3 || problem.k_dtype != Dtype::kE4m3) {
     return refuse("q_dtype, k_dtype");
-  }
-  if (problem.paged) {
-    return refuse("key_layout");
   }
   if (!is_built(problem, static_cast<BuiltConfigs*>(nullptr))) {
     return refuse("num_heads, head_dim");
@@ -56,7 +53,7 @@ Status supports(const Problem& problem, const Options& options) noexcept {
   if (!asked_for) {  // slower than score_then_select so far: docs/fused_sm90.md
     return refuse("options.config");
   }
-  return {};
+  return check_request_tiles<device::TileShape<64, 128>>(problem);
 }
 
 WorkspaceSize workspace(const Problem& problem, const Options& options, const DeviceInfo& device) noexcept {

@@ -143,7 +143,7 @@ class SelectRole {
 #pragma unroll 1
     for (int64_t first = 32 * worker; first < num_rows; first += 32 * static_cast<int64_t>(gridDim.x) * kWarps) {
       const bool empty = first + lane < num_rows &&
-                         params_.output.row_keys(params_.feed.ranges, static_cast<uint32_t>(first + lane)).width == 0;
+                         params_.output.row_keys(params_.feed.rows.ranges, static_cast<uint32_t>(first + lane)).width == 0;
 #pragma unroll 1
       for (uint32_t left = __ballot_sync(kFullMask, empty); left != 0; left &= left - 1) {
         const auto t = static_cast<uint32_t>(first) + static_cast<uint32_t>(__ffs(static_cast<int>(left)) - 1);
@@ -192,7 +192,7 @@ class SelectRole {
     typename Smem::RowState& s_row = s_.rows[query];
     Update update;
     update.t = s_unit.first_row + static_cast<uint32_t>(query);
-    update.keys = params_.output.row_keys(params_.feed.ranges, update.t);
+    update.keys = params_.output.row_keys(params_.feed.rows.ranges, update.t);
     update.source = window_row(s_window, slot, query, update.keys);
     update.row = {list_of(query), kOrderedNan, 0};
     if (!dense && s_window.begin != s_unit.tile_begin) {
@@ -272,7 +272,7 @@ class SelectRole {
     const int part = merge.part == 0 ? 1 : 0;
     const List entries = part_of(share, part, merge.query);
     update.t = s_unit.first_row + static_cast<uint32_t>(merge.query);
-    update.keys = params_.output.row_keys(params_.feed.ranges, update.t);
+    update.keys = params_.output.row_keys(params_.feed.rows.ranges, update.t);
     update.source = {{entries.g_scores, 0, __ldcg(g_part_count(share, part, merge.query))}, entries.g_indices, 0};
     if (merge.part == 0) {
       update.row = {list_of(Config::Tile::kQueries + warp_), kOrderedNan, 0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// score_sm90: the scores of query rows against contiguous e4m3 keys, written as f32 or bf16.
+// score_sm90: the scores of query rows against e4m3 keys, contiguous or paged, written as f32 or bf16.
 //
 //     score[t,n] = k_scale[n] * sum_h w[t,h] * relu( q[t,h,:] . k[n,:] )      (tile and order of sums: device/tile.cuh)
 //
@@ -273,7 +273,7 @@ __device__ __forceinline__ void fill_role(const ScoreParams& params, int worker,
   while (row < params.feed.blocks.num_rows) {
     const int64_t first = piece * kPieceColumns;
     const int64_t last = min(first + kPieceColumns, params.score_width);
-    const KeyRange range = params.feed.ranges(row);
+    const KeyRange range = params.feed.rows(row).range;
     const int64_t begin = params.compact ? 0 : range.begin;
     const int64_t end = params.compact ? range.width() : range.end;
     Output* g_row = static_cast<Output*>(params.g_scores) + row * params.score_row_stride;

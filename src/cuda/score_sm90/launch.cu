@@ -32,19 +32,15 @@ Status supports(const Problem& problem, const Options& options) noexcept {
     return Status::error(KEYSIEVE_UNSUPPORTED, "options.config is \"%s\"; score on CUDA has \"%s\"", options.config,
                          kName);
   }
-  constexpr const char* kTakes =
-      "score on CUDA takes contiguous e4m3 keys with e4m3 queries, H 8, 16, 32, 64 or 128, D 64 or 128";
+  constexpr const char* kTakes = "score on CUDA takes e4m3 keys with e4m3 queries, H 8, 16, 32, 64 or 128, D 64 or 128";
   if (problem.q_dtype != Dtype::kE4m3 || problem.k_dtype != Dtype::kE4m3) {
     return Status::error(KEYSIEVE_UNSUPPORTED, "q_dtype, k_dtype: %s", kTakes);
-  }
-  if (problem.paged) {
-    return Status::error(KEYSIEVE_UNSUPPORTED, "key_layout: %s", kTakes);
   }
   if (!is_built(problem, static_cast<BuiltTiles*>(nullptr))) {
     return Status::error(KEYSIEVE_UNSUPPORTED, "num_heads is %lld and head_dim is %lld; %s",
                          static_cast<long long>(problem.num_heads), static_cast<long long>(problem.head_dim), kTakes);
   }
-  return {};
+  return check_request_tiles<device::TileShape<64, 128>>(problem);
 }
 
 WorkspaceSize workspace(const Problem&, const Options&, const DeviceInfo&) noexcept {

@@ -18,8 +18,8 @@ Status launch_score(const Call& call, const ScoreConfig& config) noexcept {
   ScoreParams params = {};
   KEYSIEVE_RETURN_IF_ERROR(make_tile_feed_params<Tile>(call, &params.feed));
   params.compact = problem.compact_scores;
-  if (problem.compact_scores && problem.score_width < params.feed.ranges.max_width) {
-    params.feed.ranges.max_width = static_cast<int32_t>(problem.score_width);
+  if (problem.compact_scores && problem.score_width < params.feed.rows.ranges.max_width) {
+    params.feed.rows.ranges.max_width = static_cast<int32_t>(problem.score_width);
   }
   params.g_scores = call.scores;
   params.score_row_stride = call.score_row_stride;
