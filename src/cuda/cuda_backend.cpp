@@ -117,7 +117,7 @@ namespace cuda {
 KernelFamilies families_for(Op op) noexcept {
   static constexpr const KernelFamily* kScore[] = {&kScoreSm90};
   static constexpr const KernelFamily* kSelectFamilies[] = {&kSelect};
-  static constexpr const KernelFamily* kScoreSelect[] = {&kFusedSm90, &kScoreThenSelect};
+  static constexpr const KernelFamily* kScoreSelect[] = {&kSplitSm90, &kFusedSm90, &kScoreThenSelect};
   switch (op) {
     case Op::kScore: return {kScore, static_cast<int32_t>(std::size(kScore))};
     case Op::kSelect: return {kSelectFamilies, static_cast<int32_t>(std::size(kSelectFamilies))};

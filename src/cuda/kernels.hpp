@@ -33,6 +33,7 @@ KernelFamilies families_for(Op op) noexcept;
 extern const KernelFamily kScoreSm90;
 extern const KernelFamily kSelect;
 extern const KernelFamily kFusedSm90;
+extern const KernelFamily kSplitSm90;
 extern const KernelFamily kScoreThenSelect;
 
 }  // namespace keysieve::cuda

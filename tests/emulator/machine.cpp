@@ -236,6 +236,7 @@ Block::Block(dim3 index, dim3 grid, unsigned threads, size_t shared_bytes, std::
       warps_.push_back(std::make_unique<Warp>());
     }
     lanes_.push_back(std::make_unique<Lane>(*this, thread, *warps_.back(), kernel));
+    lanes_.back()->set_registers(std::min(65536 / static_cast<int>(threads) / 8 * 8, 255));
   }
 }
 
@@ -259,6 +260,13 @@ Rendezvous& Block::barrier(int id) {
     fail("there is no barrier %d", id);
   }
   return barriers_[id];
+}
+
+void Block::set_registers(Lane& lane, int registers) {
+  const int more = registers - lane.registers();
+  lane.wait_until("registers", [&] { return free_registers_ >= more; });
+  free_registers_ -= more;
+  lane.set_registers(registers);
 }
 
 bool Block::run(std::mt19937_64& random) {

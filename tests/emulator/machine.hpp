@@ -62,6 +62,8 @@ class Lane {
   [[nodiscard]] unsigned lane() const { return thread_ % 32; }
   [[nodiscard]] Block& block() const { return block_; }
   [[nodiscard]] bool finished() const { return finished_; }
+  [[nodiscard]] int registers() const { return registers_; }
+  void set_registers(int registers) { registers_ = registers; }
   /// What the lane waits for, for messages.
   [[nodiscard]] const char* waits_for() const { return waits_for_; }
 
@@ -110,6 +112,7 @@ class Lane {
   boost::context::fiber fiber_;
   boost::context::fiber scheduler_;
   bool finished_ = false;
+  int registers_ = 0;
   const char* waits_for_ = "start";
   Work open_copies_, open_stores_;
   Groups copies_, stores_;
@@ -167,6 +170,8 @@ class Block {
   uint32_t address_of(const void* pointer) const;
   Mbarrier& mbarrier(uint32_t address) { return *reinterpret_cast<Mbarrier*>(at(address, 8, 8)); }
   Rendezvous& barrier(int id);
+  /// setmaxnreg of one thread: registers come from what others of the block have given back.
+  void set_registers(Lane& lane, int registers);
   Lane& lane(unsigned thread) { return *lanes_[thread]; }
   /// Where the warpgroup's lanes wait for products.
   Rendezvous& products_of(unsigned warpgroup) { return warpgroups_[warpgroup]; }
@@ -186,6 +191,7 @@ class Block {
   uint8_t* shared_;
   Rendezvous barriers_[16];
   Rendezvous warpgroups_[8];
+  int free_registers_ = 0;
   std::vector<std::unique_ptr<Warp>> warps_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<size_t> order_;

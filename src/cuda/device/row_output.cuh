@@ -11,6 +11,7 @@
 
 #include "core/problem.hpp"
 #include "cuda/device/rows.cuh"
+#include "cuda/ptx/warp.cuh"
 
 namespace keysieve::device {
 
@@ -128,6 +129,28 @@ class RowWriter {
   int32_t bias_ = 0;
   int32_t page_shift_ = 0;
 };
+
+/// Pads the rows that have no keys, which no tile leads to.  By all lanes of warp `worker` of `num_workers`.
+__device__ __forceinline__ void pad_empty_rows(const RowOutput& output, const RowRanges& ranges, int64_t num_rows,
+                                               int64_t worker, int64_t num_workers) {
+  const int lane = ptx::lane_index();
+#pragma unroll 1
+  for (int64_t first = 32 * worker; first < num_rows; first += 32 * num_workers) {
+    const bool empty =
+        first + lane < num_rows && output.row_keys(ranges, static_cast<uint32_t>(first + lane)).width == 0;
+#pragma unroll 1
+    for (uint32_t left = __ballot_sync(ptx::kAllLanes, empty); left != 0; left &= left - 1) {
+      const auto t = static_cast<uint32_t>(first) + static_cast<uint32_t>(__ffs(static_cast<int>(left)) - 1);
+      const RowWriter writer(output, t, {});
+      for (int slot = lane; slot < output.topk; slot += 32) {
+        writer.pad(slot);
+      }
+      if (lane == 0) {
+        writer.write_count(0);
+      }
+    }
+  }
+}
 
 // ---- Host side ----
 

@@ -45,7 +45,8 @@ class SelectRole {
   __device__ __forceinline__ void run(const WindowRing<Config>& ring) {
     if constexpr (kBuild == FusedBuild::kComplete) {
       sieve_.initialise();
-      pad_empty_rows();
+      device::pad_empty_rows(params_.output, params_.feed.rows.ranges, params_.feed.blocks.num_rows,
+                             static_cast<int64_t>(blockIdx.x) * kWarps + warp_, int64_t{gridDim.x} * kWarps);
     }
     for (;;) {
       const Task task = next_task();
@@ -131,31 +132,6 @@ class SelectRole {
   }
   [[nodiscard]] __device__ __forceinline__ int32_t* g_part_count(int share, int part, int query) const {
     return params_.g_counts + (share * 2 + part) * Config::Tile::kQueries + query;
-  }
-
-  // ---- rows without keys ----
-
-  /// No run visits them.
-  __device__ __forceinline__ void pad_empty_rows() const {
-    const int lane = lane_;
-    const auto worker = static_cast<int64_t>(blockIdx.x) * kWarps + warp_;
-    const int64_t num_rows = params_.feed.blocks.num_rows;
-#pragma unroll 1
-    for (int64_t first = 32 * worker; first < num_rows; first += 32 * static_cast<int64_t>(gridDim.x) * kWarps) {
-      const bool empty = first + lane < num_rows &&
-                         params_.output.row_keys(params_.feed.rows.ranges, static_cast<uint32_t>(first + lane)).width == 0;
-#pragma unroll 1
-      for (uint32_t left = __ballot_sync(kFullMask, empty); left != 0; left &= left - 1) {
-        const auto t = static_cast<uint32_t>(first) + static_cast<uint32_t>(__ffs(static_cast<int>(left)) - 1);
-        const device::RowWriter writer(params_.output, t, {});
-        for (int slot = lane; slot < params_.output.topk; slot += 32) {
-          writer.pad(slot);
-        }
-        if (lane == 0) {
-          writer.write_count(0);
-        }
-      }
-    }
   }
 
   // ---- rows ----

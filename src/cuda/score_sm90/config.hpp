@@ -30,7 +30,9 @@ inline ScoreConfig choose_score_config(const Problem& problem, const Options& op
   config.bf16_scores = problem.score_dtype == Dtype::kBf16;
   config.queries_per_block = kScoreColumns / config.heads;
   // No more CTAs than tiles of keys, or than pieces of a row's fill.
-  const int64_t blocks = (problem.num_rows + config.queries_per_block - 1) / config.queries_per_block;
+  // (Rows of paged keys share a block only if they are of one request.)
+  const int64_t rows_per_block = problem.paged ? 1 : config.queries_per_block;
+  const int64_t blocks = (problem.num_rows + rows_per_block - 1) / rows_per_block;
   const int64_t columns = std::max(problem.num_keys, problem.score_width);
   const int64_t tiles_per_block = (columns + kScoreTileKeys - 1) / kScoreTileKeys;
   const int64_t sms = usable_sms(device, options.sm_limit);

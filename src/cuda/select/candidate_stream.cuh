@@ -18,7 +18,7 @@ namespace keysieve::cuda {
 template <class Config, typename Score>
 class CandidateStream {
   using Smem = SelectSmem<Config>;
-  using Row = ScoreRow<Score>;
+  using Row = ScoreRow<Score, Config::kFreshScores>;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kVectors = Config::kScoresPerThread / Row::kVector;  // loads a thread and chunk
@@ -72,7 +72,7 @@ class CandidateStream {
       const auto* g_vectors = reinterpret_cast<const uint4*>(row_.g_first + position_of(first, 0));
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        chunk.vectors[v] = __ldg(g_vectors + 32 * v);
+        chunk.vectors[v] = Row::load(g_vectors + 32 * v);
       }
     } else {
 #pragma unroll

@@ -23,6 +23,8 @@ struct SelectKernelConfig {
   static constexpr int kScoresPerThread = 16;
   static constexpr int kChunk = kThreads * kScoresPerThread;
   static constexpr int kCapacity = kMaxTopk + kChunk;
+  /// The launch writes the scores itself: they may not come from the read-only cache.
+  static constexpr bool kFreshScores = false;
 };
 
 // Many rows: four small CTAs an SM, so that one row's selection runs under the others' loads.

@@ -8,21 +8,6 @@
 namespace keysieve::cuda {
 namespace {
 
-SelectArgs make_select_args(const Call& call) {
-  SelectArgs args;
-  args.g_scores = call.scores;
-  args.row_stride = call.score_row_stride;
-  args.num_rows = static_cast<uint32_t>(call.problem.num_rows);
-  args.compact = call.problem.compact_scores;
-  args.sort_by_score = call.problem.order == Order::kScore;
-  args.ranges = device::make_row_ranges(call);
-  if (args.compact) {  // keys past the columns have no score
-    args.ranges.max_width = static_cast<int32_t>(call.problem.score_width);
-  }
-  args.output = device::make_row_output(call);
-  return args;
-}
-
 /// CTAs of the grid: one cluster a row, fewer if the caller limits the multiprocessors.
 int64_t grid_size(const Call& call, int cluster) {
   constexpr int64_t kMaxGrid = INT32_MAX;

@@ -23,11 +23,26 @@ struct SelectArgs {
   device::RowOutput output;
 };
 
+inline SelectArgs make_select_args(const Call& call) {
+  SelectArgs args;
+  args.g_scores = call.scores;
+  args.row_stride = call.score_row_stride;
+  args.num_rows = static_cast<uint32_t>(call.problem.num_rows);
+  args.compact = call.problem.compact_scores;
+  args.sort_by_score = call.problem.order == Order::kScore;
+  args.ranges = device::make_row_ranges(call);
+  if (args.compact) {  // keys past the columns have no score
+    args.ranges.max_width = static_cast<int32_t>(call.problem.score_width);
+  }
+  args.output = device::make_row_output(call);
+  return args;
+}
+
 template <class Config, typename Score>
 class RowSelector {
   using Smem = SelectSmem<Config>;
   using Select = typename Smem::Select;
-  using Row = ScoreRow<Score>;
+  using Row = ScoreRow<Score, Config::kFreshScores>;
   static constexpr int kThreads = Config::kThreads;
   static constexpr uint32_t kFullMask = 0xFFFFFFFFU;
 

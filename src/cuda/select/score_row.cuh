@@ -26,7 +26,7 @@ struct Threshold {
 };
 
 /// Scores of one row, 16 bytes at a time.
-template <typename Score>
+template <typename Score, bool kFresh>
 struct ScoreRow {
   static constexpr int kVector = 16 / static_cast<int>(sizeof(Score));  // scores a load
 
@@ -40,10 +40,18 @@ struct ScoreRow {
     end = lead + width;
   }
 
+  template <class Value>
+  static __device__ __forceinline__ Value load(const Value* g_value) {
+    if constexpr (kFresh) {
+      return __ldcg(g_value);
+    } else {
+      return __ldg(g_value);
+    }
+  }
   static __device__ __forceinline__ float widen(float score) { return score; }
   static __device__ __forceinline__ float widen(uint16_t score) { return bf16_to_float(score); }
 
-  __device__ __forceinline__ float score(uint32_t relative) const { return widen(__ldg(g_first + lead + relative)); }
+  __device__ __forceinline__ float score(uint32_t relative) const { return widen(load(g_first + lead + relative)); }
 
   /// Score `element` of a loaded vector.
   static __device__ __forceinline__ float element(const uint4& vector, int element) {
@@ -70,13 +78,13 @@ struct ScoreRow {
     const uint32_t mask = inside(position, stop);
     const Score* g_vector = g_first + position;
     if (mask == (1U << kVector) - 1U) {
-      return __ldg(reinterpret_cast<const uint4*>(g_vector));
+      return load(reinterpret_cast<const uint4*>(g_vector));
     }
     uint32_t words[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int e = 0; e < kVector; ++e) {
       if ((mask >> e & 1U) != 0) {
-        const Score value = __ldg(g_vector + e);
+        const Score value = load(g_vector + e);
         if constexpr (sizeof(Score) == 4) {
           words[e] = __float_as_uint(value);
         } else {

@@ -36,10 +36,21 @@ inline uint32_t sum_of_lanes_before(uint32_t value) {
   }
   return sum;
 }
+inline void set_registers(int registers, bool grows) {
+  emulator::Lane& lane = emulator::Lane::current();
+  if (grows ? registers < lane.registers() : registers > lane.registers()) {
+    emulator::fail("setmaxnreg from %d to %d registers: the wrong direction", lane.registers(), registers);
+  }
+  lane.block().set_registers(lane, registers);
+}
 template <int kRegisters>
-void grow_registers() {}
+void grow_registers() {
+  set_registers(kRegisters, true);
+}
 template <int kRegisters>
-void shrink_registers() {}
+void shrink_registers() {
+  set_registers(kRegisters, false);
+}
 
 inline void named_barrier_sync(int id, int threads) {
   emulator::Lane::current().block().barrier(id).sync("a named barrier", static_cast<unsigned>(threads));
