@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host side of device/tile_feed.cuh: tensor maps and parameters of a call that scores e4m3 keys.
+// Host side of device/tile_feed.cuh: tensor maps and parameters of a call that scores keys.
 #pragma once
 
 #include <algorithm>
@@ -47,21 +47,22 @@ Status encode_tile_maps(const Call& call, const QueryGroups& groups, device::Til
   TensorMapSpec q;
   q.argument = "q";
   q.data = call.q;
-  q.swizzle = swizzle_of_row_bytes(Tile::kRowBytes);
-  const auto head_bytes = static_cast<uint64_t>(call.q_head_stride);
-  q.add(Tile::kRowBytes, 1, Tile::kRowBytes);
+  q.swizzle = swizzle_of_row_bytes(Tile::kPlaneBytes);
+  const auto head_bytes = static_cast<uint64_t>(Tile::kElementBytes * call.q_head_stride);
+  q.add(Tile::kRowBytes, 1, Tile::kPlaneBytes);
   q.add(Tile::kBoxHeads, head_bytes, Tile::kBoxHeads);
-  q.add(static_cast<uint64_t>(groups.rows_per_group), stride_or_unused(groups.rows_per_group, groups.row_stride),
-        Tile::kBoxQueries);
+  q.add(static_cast<uint64_t>(groups.rows_per_group),
+        stride_or_unused(groups.rows_per_group, Tile::kElementBytes * groups.row_stride), Tile::kBoxQueries);
   q.add(Tile::kBoxGroups, Tile::kBoxHeads * head_bytes, Tile::kBoxGroups);
-  q.add(static_cast<uint64_t>(groups.num_groups), stride_or_unused(groups.num_groups, groups.group_stride), 1);
+  q.add(static_cast<uint64_t>(groups.num_groups),
+        stride_or_unused(groups.num_groups, Tile::kElementBytes * groups.group_stride), 1);
   KEYSIEVE_RETURN_IF_ERROR(encode_tensor_map(q, &params->q_map));
 
   TensorMapSpec k;
   k.argument = "k";
   k.data = call.k;
-  k.swizzle = swizzle_of_row_bytes(Tile::kRowBytes);
-  k.add(Tile::kRowBytes, 1, Tile::kRowBytes);
+  k.swizzle = swizzle_of_row_bytes(Tile::kPlaneBytes);
+  k.add(Tile::kRowBytes, 1, Tile::kPlaneBytes);
   if (problem.paged) {
     if (problem.num_pages == 0) {
       k.data = call.q;  // a map needs some memory; no page id is inside the pool
@@ -72,9 +73,14 @@ Status encode_tile_maps(const Call& call, const QueryGroups& groups, device::Til
     params->scales_by_tma = true;
     return encode_tensor_map(k, &params->k_map);
   }
-  k.add(static_cast<uint64_t>(problem.num_keys), stride_or_unused(problem.num_keys, call.k_stride), Tile::kKeys);
+  k.add(static_cast<uint64_t>(problem.num_keys),
+        stride_or_unused(problem.num_keys, Tile::kElementBytes * call.k_stride), Tile::kKeys);
   KEYSIEVE_RETURN_IF_ERROR(encode_tensor_map(k, &params->k_map));
 
+  if constexpr (!Tile::kHasScales) {
+    params->scales_by_tma = true;
+    return {};
+  }
   TensorMapSpec scale;
   scale.argument = "k_scale";
   scale.data = call.k_scale;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scores of one tile of 128 keys against one block of query rows: the main loop's body, shared by every kernel that
-// scores e4m3 keys, so that all of them produce the same bits.
+// scores keys, so that all of them produce the same bits.
 //
 //     score[t,n] = k_scale[n] * sum_h w[t,h] * relu( q[t,h,:] . k[n,:] )
 //
@@ -24,22 +24,32 @@
 // contracts DeepGEMM's first sum to fma(x0, w0, x1 * w1), so it is the product of m = 1 that is rounded alone); then
 //     z[c'] = (chain[c'][0] + chain[c'][1]) * k_scale;     score = (z[0] + z[1]) + (z[2] + z[3]).
 // H = 128: the eight chains of a lane take heads 4j + 2(c%2) + p, chain j % 4; the two lanes' scores are added.
-// relu(x) * w is computed as (x + |x|) * (w / 2): one addition on the FMA pipe, exact, and NaN stays NaN.
+// e4m3: relu(x) * w is computed as (x + |x|) * (w / 2): one addition on the FMA pipe, exact, and NaN stays NaN.  Dots
+// of bf16 can be infinite, and -inf + inf is NaN: there relu is max.NaN, and the weights are whole.
+//
+// A row of more than 128 bytes lies in planes of 128 (the widest swizzle): all rows' first 128 bytes, then their next.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/ptx/warp.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
 namespace keysieve::device {
 
-/// Numbers of a tile; kRowBytes is the width of a query or key row (e4m3: D).
-template <int kHeadsT, int kHeadDimT>
+/// Numbers of a tile of e4m3 (with key scales) or bf16 (without) queries and keys.
+template <int kHeadsT, int kHeadDimT, class OperandsT = ptx::E4m3Operands>
 struct TileShape {
+  using Operands = OperandsT;
+  static constexpr bool kIsE4m3 = std::is_same_v<Operands, ptx::E4m3Operands>;
+  static constexpr bool kHasScales = kIsE4m3;
   static constexpr int kHeads = kHeadsT;
   static constexpr int kHeadDim = kHeadDimT;
-  static constexpr int kRowBytes = kHeadDim;
+  static constexpr int kElementBytes = kIsE4m3 ? 1 : 2;
+  static constexpr int kRowBytes = kHeadDim * kElementBytes;             // of a query or key
+  static constexpr int kPlaneBytes = kRowBytes < 128 ? kRowBytes : 128;  // of a row in a plane
+  static constexpr int kPlanes = kRowBytes / kPlaneBytes;
   static_assert(kHeads == 8 || kHeads == 16 || kHeads == 32 || kHeads == 64 || kHeads == 128);
   static_assert(kHeadDim == 64 || kHeadDim == 128);
 
@@ -55,15 +65,18 @@ struct TileShape {
 
   static constexpr int kQueryBytes = kColumns * kRowBytes;
   static constexpr int kKeyBytes = kKeys * kRowBytes;
+  static constexpr int kQueryPlaneBytes = kColumns * kPlaneBytes;
+  static constexpr int kKeyPlaneBytes = kKeys * kPlaneBytes;
   static constexpr int kWeightStride = kHeads + 4;  // between queries in shared memory, without bank conflicts
   static constexpr int kWeightFloats = kQueries * kWeightStride;
 
-  // Query rows come in kQueriesPerLane boxes of {row bytes, heads side by side, queries, groups of heads}.
+  // A plane of the query rows comes in kQueriesPerLane boxes of {row bytes, heads side by side, queries, groups of
+  // heads}.
   static constexpr int kBoxHeads = kPairedLanes ? 4 : 2;
   static constexpr int kBoxQueries = kPairedLanes ? 2 : 4;
   static constexpr int kBoxGroups = kHeads / kBoxHeads;
-  static constexpr int kBoxBytes = kBoxHeads * kBoxQueries * kBoxGroups * kRowBytes;
-  static_assert(kBoxBytes * kQueriesPerLane == kQueryBytes);
+  static constexpr int kBoxBytes = kBoxHeads * kBoxQueries * kBoxGroups * kPlaneBytes;
+  static_assert(kBoxBytes * kQueriesPerLane == kQueryPlaneBytes);
 
   /// Query of the block whose scores the lane receives as its u-th.
   __device__ __forceinline__ static int query_of_lane(int lane, int u) {
@@ -75,10 +88,11 @@ struct TileShape {
   }
 };
 
-/// Half the weights of a lane's 64 columns, in the order of its accumulators.
+/// The weights of a lane's 64 columns, in the order of its accumulators; e4m3: half of them.
 template <class Tile>
 struct LaneWeights {
-  float half[Tile::kColumnsPerLane];
+  static constexpr float kPart = Tile::kIsE4m3 ? 0.5F : 1.0F;
+  float part[Tile::kColumnsPerLane];
 
   /// s_weights: [kQueries][kWeightStride], 16-byte aligned.
   __device__ __forceinline__ void load(const float* s_weights, int lane) {
@@ -87,8 +101,8 @@ struct LaneWeights {
 #pragma unroll
       for (int j = 0; j < Tile::kColumnsPerLane / 2; ++j) {
         const float2 pair = *reinterpret_cast<const float2*>(s_row + 4 * j);
-        half[2 * j] = 0.5F * pair.x;
-        half[2 * j + 1] = 0.5F * pair.y;
+        part[2 * j] = kPart * pair.x;
+        part[2 * j + 1] = kPart * pair.y;
       }
     } else {
 #pragma unroll
@@ -97,10 +111,10 @@ struct LaneWeights {
 #pragma unroll
         for (int h = 0; h < Tile::kHeads; h += 4) {
           const float4 four = *reinterpret_cast<const float4*>(s_row + h);
-          half[u * Tile::kHeads + h] = 0.5F * four.x;
-          half[u * Tile::kHeads + h + 1] = 0.5F * four.y;
-          half[u * Tile::kHeads + h + 2] = 0.5F * four.z;
-          half[u * Tile::kHeads + h + 3] = 0.5F * four.w;
+          part[u * Tile::kHeads + h] = kPart * four.x;
+          part[u * Tile::kHeads + h + 1] = kPart * four.y;
+          part[u * Tile::kHeads + h + 2] = kPart * four.z;
+          part[u * Tile::kHeads + h + 3] = kPart * four.w;
         }
       }
     }
@@ -115,20 +129,20 @@ struct TileOperands {
 };
 
 /// The eight chains of a query for each of the lane's two keys.
+template <class Tile>
 class HeadSums {
  public:
   /// step: place of the pair of heads in the order of the sum; the first four steps open the chains.
-  __device__ __forceinline__ void add(int key, int step, float dot0, float dot1, float half_weight0,
-                                      float half_weight1) {
+  __device__ __forceinline__ void add(int key, int step, float dot0, float dot1, float weight0, float weight1) {
     const int chain = step % 4;
-    const float twice0 = __fadd_rn(dot0, fabsf(dot0));
-    const float twice1 = __fadd_rn(dot1, fabsf(dot1));
+    const float relu0 = relu(dot0);
+    const float relu1 = relu(dot1);
     if (step < 4) {
-      even_[key][chain] = __fmul_rn(twice0, half_weight0);
-      odd_[key][chain] = __fmul_rn(twice1, half_weight1);
+      even_[key][chain] = __fmul_rn(relu0, weight0);
+      odd_[key][chain] = __fmul_rn(relu1, weight1);
     } else {
-      even_[key][chain] = __fmaf_rn(twice0, half_weight0, even_[key][chain]);
-      odd_[key][chain] = __fmaf_rn(twice1, half_weight1, odd_[key][chain]);
+      even_[key][chain] = __fmaf_rn(relu0, weight0, even_[key][chain]);
+      odd_[key][chain] = __fmaf_rn(relu1, weight1, odd_[key][chain]);
     }
   }
 
@@ -142,6 +156,11 @@ class HeadSums {
   }
 
  private:
+  /// Twice that for e4m3, whose weights are halved.
+  static __device__ __forceinline__ float relu(float dot) {
+    return Tile::kIsE4m3 ? __fadd_rn(dot, fabsf(dot)) : ptx::max_nan(dot, 0.0F);
+  }
+
   float even_[2][4];
   float odd_[2][4];
 };
@@ -149,7 +168,7 @@ class HeadSums {
 /// Adds half a tile's columns to the sums and hands out the queries that are complete.
 template <class Tile, int kHalf, class Consume>
 __device__ __forceinline__ void consume_half(const float (&dots)[64], const LaneWeights<Tile>& weights,
-                                             const float (&scale)[2], HeadSums& sums, const Consume& consume) {
+                                             const float (&scale)[2], HeadSums<Tile>& sums, const Consume& consume) {
   constexpr int kPairsPerQuery = Tile::kHeadsPerLane / 2;
 #pragma unroll
   for (int j = 0; j < 16; ++j) {
@@ -160,8 +179,8 @@ __device__ __forceinline__ void consume_half(const float (&dots)[64], const Lane
     const int column_pair = kHalf * 16 + i;
 #pragma unroll
     for (int key = 0; key < 2; ++key) {
-      sums.add(key, step, dots[4 * i + 2 * key], dots[4 * i + 2 * key + 1], weights.half[2 * column_pair],
-               weights.half[2 * column_pair + 1]);
+      sums.add(key, step, dots[4 * i + 2 * key], dots[4 * i + 2 * key + 1], weights.part[2 * column_pair],
+               weights.part[2 * column_pair + 1]);
     }
     if (step == kPairsPerQuery - 1) {
       const float score0 = sums.finish(0, scale[0]);
@@ -181,12 +200,16 @@ __device__ __forceinline__ void consume_half(const float (&dots)[64], const Lane
 /// Starts the products of one half of the columns: 64 keys x 128 columns.
 template <class Tile, int kHalf>
 __device__ __forceinline__ void start_half(float (&dots)[64], const TileOperands& operands) {
-  constexpr int kSteps = Tile::kRowBytes / 32;
-  constexpr uint64_t kHalfOffset = 128 * Tile::kRowBytes / 16;
+  // Descriptors count 16 bytes; a step is 32.
+  constexpr uint64_t kHalfOffset = 128 * Tile::kPlaneBytes / 16;
+  constexpr int kStepsPerPlane = Tile::kPlaneBytes / 32;
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    ptx::wgmma<ptx::E4m3Operands, 128>(dots, operands.keys + 2 * step,
-                                       operands.queries + kHalf * kHalfOffset + 2 * step, step);
+  for (int step = 0; step < Tile::kPlanes * kStepsPerPlane; ++step) {
+    const int plane = step / kStepsPerPlane;
+    const int in_plane = 2 * (step % kStepsPerPlane);
+    ptx::wgmma<typename Tile::Operands, 128>(
+        dots, operands.keys + plane * (Tile::kKeyPlaneBytes / 16) + in_plane,
+        operands.queries + kHalf * kHalfOffset + plane * (Tile::kQueryPlaneBytes / 16) + in_plane, step);
   }
   ptx::wgmma_commit();
 }
@@ -199,7 +222,7 @@ __device__ __forceinline__ void score_tile(const TileOperands& operands, const L
                                            const Release& release, const Consume& consume) {
   float first[64];
   float second[64];
-  HeadSums sums;
+  HeadSums<Tile> sums;
   ptx::pin_registers(first);
   ptx::wgmma_fence();
   start_half<Tile, 0>(first, operands);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What feeds the main loop of tile.cuh, for every kernel that scores e4m3 keys: the shared memory of its operands, the
+// What feeds the main loop of tile.cuh, for every kernel that scores keys: the shared memory of its operands, the
 // walk over a CTA's share of the work, and the producer warp's copies.
 //
 //   unit    queries and weights of one block of rows, and which consecutive key tiles to score with them
@@ -23,6 +23,7 @@
 #include "cuda/device/ring.cuh"
 #include "cuda/device/rows.cuh"
 #include "cuda/device/share.cuh"
+#include "cuda/device/tile.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/warp.cuh"
 
@@ -34,7 +35,7 @@ struct TileFeedParams {
   CUtensorMap scale_map;  // {N}, if scales_by_tma
   const float* g_scales;
   int64_t scale_stride;
-  bool scales_by_tma;  // true for pages, whose scales come with them
+  bool scales_by_tma;  // or no scales, or those of pages: lanes copy none
   PagedKeys pages;
   RowView<const float> weights;
   RowTiles rows;
@@ -60,10 +61,10 @@ struct TileFeedSmem {
   using Units = Ring<kUnitStages>;
   using Keys = Ring<kKeyStages>;
 
-  alignas(1024) uint8_t queries[kUnitStages][Tile::kQueryBytes];  // [256][D] swizzled; TMA -> wgmma
-  alignas(1024) uint8_t keys[kKeyStages][Tile::kKeyBytes];        // [128][D] swizzled; TMA -> wgmma
-  alignas(16) float scales[kKeyStages][Tile::kKeys];              // TMA or producer -> math
-  alignas(16) float weights[kUnitStages][Tile::kWeightFloats];    // [query][kWeightStride]; producer -> math
+  alignas(1024) uint8_t queries[kUnitStages][Tile::kQueryBytes];             // [256][D] swizzled; TMA -> wgmma
+  alignas(1024) uint8_t keys[kKeyStages][Tile::kKeyBytes];                   // [128][D] swizzled; TMA -> wgmma
+  alignas(16) float scales[kKeyStages][Tile::kHasScales ? Tile::kKeys : 4];  // TMA or producer -> math
+  alignas(16) float weights[kUnitStages][Tile::kWeightFloats];               // [query][kWeightStride]; producer -> math
   RingBarriers<kUnitStages> unit_barriers;
   RingBarriers<kKeyStages> key_barriers;
   Share share;            // planner -> producer
@@ -165,6 +166,40 @@ __device__ __forceinline__ void for_each_unit(const TileFeedParams& params, cons
   }
 }
 
+// ---- math warps ----
+
+/// What a math warp multiplies, from the stages of its unit and its tile.
+template <class Smem>
+class OperandReader {
+ public:
+  using Tile = typename Smem::Tile;
+
+  __device__ __forceinline__ explicit OperandReader(const Smem& smem)
+      : s_(smem), scale_key_(ptx::warp_index() * 16 + ptx::lane_index() / 4) {
+    const int warpgroup = ptx::warp_index() / 4;
+    s_keys_ = static_cast<uint32_t>(
+        ptx::uniform(static_cast<int32_t>(ptx::shared_address(smem.keys)) + warpgroup * 64 * Tile::kPlaneBytes));
+    s_queries_ = static_cast<uint32_t>(ptx::uniform(static_cast<int32_t>(ptx::shared_address(smem.queries))));
+  }
+
+  __device__ __forceinline__ void take_unit(int stage) {
+    operands_.queries = ptx::matrix_descriptor<Tile::kPlaneBytes>(s_queries_ + stage * Tile::kQueryBytes);
+  }
+  __device__ __forceinline__ const TileOperands& take_tile(int stage) {
+    operands_.keys = ptx::matrix_descriptor<Tile::kPlaneBytes>(s_keys_ + stage * Tile::kKeyBytes);
+    operands_.scale[0] = Tile::kHasScales ? s_.scales[stage][scale_key_] : 1.0F;
+    operands_.scale[1] = Tile::kHasScales ? s_.scales[stage][scale_key_ + 8] : 1.0F;
+    return operands_;
+  }
+
+ private:
+  const Smem& s_;
+  int scale_key_;
+  uint32_t s_keys_;
+  uint32_t s_queries_;
+  TileOperands operands_;
+};
+
 // ---- producer warp ----
 
 /// Hands queries and weights of a block to the math warps; `describe(stage)` writes whatever else they need to know of
@@ -191,11 +226,16 @@ __device__ __forceinline__ void produce_unit(const TileFeedParams& params, Smem&
   if (lane == 0) {
     ring.commit(cursor, Tile::kQueryBytes);
 #pragma unroll
-    for (int box = 0; box < Tile::kQueriesPerLane; ++box) {
-      const ptx::Coordinate5d at = {0, 0, static_cast<int32_t>(block.row_in_group) + box * Tile::kBoxQueries, 0,
-                                    static_cast<int32_t>(block.group)};
-      ptx::tma_load_5d(ptx::shared_address(smem.queries[stage] + box * Tile::kBoxBytes), params.q_map,
-                       ring.full_barrier(cursor), at);
+    for (int plane = 0; plane < Tile::kPlanes; ++plane) {
+#pragma unroll
+      for (int box = 0; box < Tile::kQueriesPerLane; ++box) {
+        const ptx::Coordinate5d at = {plane * Tile::kPlaneBytes, 0,
+                                      static_cast<int32_t>(block.row_in_group) + box * Tile::kBoxQueries, 0,
+                                      static_cast<int32_t>(block.group)};
+        const int offset = plane * Tile::kQueryPlaneBytes + box * Tile::kBoxBytes;
+        ptx::tma_load_5d(ptx::shared_address(smem.queries[stage] + offset), params.q_map, ring.full_barrier(cursor),
+                         at);
+      }
     }
   }
 }
@@ -210,13 +250,18 @@ __device__ __forceinline__ void produce_keys(const TileFeedParams& params, Smem&
   ring.acquire(cursor);
   if (lane == 0) {
     const uint32_t barrier = ring.full_barrier(cursor);
-    ring.commit(cursor, Tile::kKeyBytes + (params.scales_by_tma ? sizeof(smem.scales[0]) : 0));
-    ptx::tma_load_2d(ptx::shared_address(smem.keys[stage]), params.k_map, barrier, 0, first_key);
-    if (params.scales_by_tma) {
+    const bool copies_scales = Tile::kHasScales && params.scales_by_tma;
+    ring.commit(cursor, Tile::kKeyBytes + (copies_scales ? sizeof(smem.scales[0]) : 0));
+#pragma unroll
+    for (int plane = 0; plane < Tile::kPlanes; ++plane) {
+      ptx::tma_load_2d(ptx::shared_address(smem.keys[stage] + plane * Tile::kKeyPlaneBytes), params.k_map, barrier,
+                       plane * Tile::kPlaneBytes, first_key);
+    }
+    if (copies_scales) {
       ptx::tma_load_1d(ptx::shared_address(smem.scales[stage]), params.scale_map, barrier, first_key);
     }
   }
-  if (!params.scales_by_tma) {
+  if (Tile::kHasScales && !params.scales_by_tma) {
     for (int i = lane; i < Tile::kKeys; i += 32) {
       const int64_t key = static_cast<int64_t>(first_key) + i;
       const bool valid = key < params.rows.ranges.num_keys;
@@ -235,34 +280,42 @@ __device__ __forceinline__ void produce_pages(const TileFeedParams& params, Smem
   using Tile = typename Smem::Tile;
   constexpr int kPages = Tile::kKeys / PagedKeys::kPageKeys;
   constexpr uint32_t kPageKeyBytes = Tile::kKeyBytes / kPages;
-  constexpr uint32_t kPageScaleBytes = sizeof(float) * PagedKeys::kPageKeys;
+  constexpr uint32_t kPageScaleBytes = Tile::kHasScales ? sizeof(float) * PagedKeys::kPageKeys : 0;
+  constexpr int kPageRowBytes = PagedKeys::kPageKeys * Tile::kPlaneBytes;
   const int stage = cursor.slot();
-  const int lane = ptx::lane_index();
   ring.acquire(cursor);
   int32_t id[kPages];
-  uint32_t bytes = Tile::kKeyBytes;
+  uint32_t bytes = 0;
 #pragma unroll
   for (int i = 0; i < kPages; ++i) {
     id[i] = ids(params.pages, first_key / PagedKeys::kPageKeys + i);
-    float* s_scales = smem.scales[stage] + i * PagedKeys::kPageKeys;
-    if (id[i] >= 0) {
-      bytes += kPageScaleBytes;
-    } else {  // no such page: zeros for keys, which the tensor map gives, and a scale that makes every score NaN
-      for (int key = lane; key < PagedKeys::kPageKeys; key += 32) {
-        s_scales[key] = __int_as_float(0x7FFFFFFF);
+    bytes += id[i] >= 0 ? kPageKeyBytes + kPageScaleBytes : 0;
+    if (id[i] < 0) {  // no such page: keys of NaN, whose scores are NaN
+      for (int plane = 0; plane < Tile::kPlanes; ++plane) {
+        auto* s_vectors = reinterpret_cast<uint4*>(smem.keys[stage] + plane * Tile::kKeyPlaneBytes + i * kPageRowBytes);
+        for (int vector = ptx::lane_index(); vector < kPageRowBytes / 16; vector += 32) {
+          s_vectors[vector] = make_uint4(0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF);
+        }
       }
       ptx::fence_proxy_async_shared();
     }
   }
   __syncwarp();
-  if (lane == 0) {
+  if (ptx::lane_index() == 0) {
     const uint32_t barrier = ring.full_barrier(cursor);
     ring.commit(cursor, bytes);
 #pragma unroll
     for (int i = 0; i < kPages; ++i) {
-      ptx::tma_load_3d(ptx::shared_address(smem.keys[stage]) + i * kPageKeyBytes, params.k_map, barrier, 0, 0, id[i]);
-      if (id[i] >= 0) {
-        ptx::bulk_load(ptx::shared_address(smem.scales[stage]) + i * kPageScaleBytes,
+      if (id[i] < 0) {
+        continue;
+      }
+#pragma unroll
+      for (int plane = 0; plane < Tile::kPlanes; ++plane) {
+        ptx::tma_load_3d(ptx::shared_address(smem.keys[stage] + plane * Tile::kKeyPlaneBytes + i * kPageRowBytes),
+                         params.k_map, barrier, plane * Tile::kPlaneBytes, 0, id[i]);
+      }
+      if constexpr (Tile::kHasScales) {
+        ptx::bulk_load(ptx::shared_address(smem.scales[stage] + i * PagedKeys::kPageKeys),
                        params.pages.page(id[i]) + kPageKeyBytes, kPageScaleBytes, barrier);
       }
     }

@@ -79,15 +79,11 @@ __device__ __forceinline__ void math_role(const FusedParams& params, FusedSmem<C
   constexpr bool kStores = kBuild == FusedBuild::kComplete || kBuild == FusedBuild::kNoSelect;
   const int lane = ptx::lane_index();
   const int warp = ptx::warp_index();
-  const int warpgroup = warp / 4;
-  const int scale_key = warp * 16 + lane / 4;
   const int lane_offset = Tile::query_of_lane(lane, 0) * kRowStride + Tile::first_key_of_lane(warp, lane);
   const auto units = rings.units.uniform();
   const auto keys = rings.keys.uniform();
   const auto windows = window_ring.uniform();
-  const auto s_keys = static_cast<uint32_t>(
-      ptx::uniform(static_cast<int32_t>(ptx::shared_address(smem.keys)) + warpgroup * 64 * Tile::kRowBytes));
-  const auto s_queries = static_cast<uint32_t>(ptx::uniform(static_cast<int32_t>(ptx::shared_address(smem.queries))));
+  device::OperandReader<typename Config::Feed> operands(smem);
   typename Config::Feed::Units::Cursor unit_cursor;
   typename Config::Feed::Keys::Cursor key_cursor;
   typename WindowRing<Config>::Cursor window_cursor;
@@ -104,8 +100,7 @@ __device__ __forceinline__ void math_role(const FusedParams& params, FusedSmem<C
       break;
     }
     weights.load(smem.weights[unit_stage], lane);
-    device::TileOperands operands;
-    operands.queries = ptx::matrix_descriptor<Tile::kRowBytes>(s_queries + unit_stage * Tile::kQueryBytes);
+    operands.take_unit(unit_stage);
 
 #pragma unroll 1
     while (begin < unit_end) {
@@ -120,18 +115,16 @@ __device__ __forceinline__ void math_role(const FusedParams& params, FusedSmem<C
       for (int32_t left = tiles; left > 0; --left) {
         keys.wait(key_cursor);
         const int stage = key_cursor.slot();
-        operands.keys = ptx::matrix_descriptor<Tile::kRowBytes>(s_keys + stage * Tile::kKeyBytes);
-        operands.scale[0] = smem.scales[stage][scale_key];
-        operands.scale[1] = smem.scales[stage][scale_key + 8];
+        const device::TileOperands& tile_operands = operands.take_tile(stage);
         const auto release = [&] {
           if (lane == 0) {
             keys.release(key_cursor);
           }
         };
         if constexpr (kBuild == FusedBuild::kMathOnly) {
-          device::multiply_tile<Tile>(operands, release, [&](float dot) { sink += dot; });
+          device::multiply_tile<Tile>(tile_operands, release, [&](float dot) { sink += dot; });
         } else {
-          device::score_tile<Tile>(operands, weights, release, [&](int u, int s, float score) {
+          device::score_tile<Tile>(tile_operands, weights, release, [&](int u, int s, float score) {
             if constexpr (kStores) {
               ptx::store_global(g_out + 4 * u * kRowStride + 8 * s, score);
             } else {

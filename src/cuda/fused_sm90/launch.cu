@@ -10,8 +10,12 @@
 namespace keysieve::cuda {
 namespace {
 
-using BuiltConfigs = std::tuple<FusedKernelConfig<32, 64>, FusedKernelConfig<64, 64>, FusedKernelConfig<128, 64>,
-                                FusedKernelConfig<32, 128>, FusedKernelConfig<64, 128>, FusedKernelConfig<128, 128>>;
+template <class Operands>
+using ConfigsOf = std::tuple<FusedKernelConfig<32, 64, Operands>, FusedKernelConfig<64, 64, Operands>,
+                             FusedKernelConfig<128, 64, Operands>, FusedKernelConfig<32, 128, Operands>,
+                             FusedKernelConfig<64, 128, Operands>, FusedKernelConfig<128, 128, Operands>>;
+using E4m3Configs = ConfigsOf<ptx::E4m3Operands>;
+using Bf16Configs = ConfigsOf<ptx::Bf16Operands>;
 
 template <class Config>
 constexpr bool matches(int64_t heads, int64_t head_dim) {
@@ -30,15 +34,16 @@ Status supports(const Problem& problem, const Options& options) noexcept {
                          options.config, kFusedName, kFusedLongName);
   }
   const auto refuse = [](const char* argument) {
-    return Status::error(KEYSIEVE_UNSUPPORTED,
-                         "%s: fused_sm90 takes e4m3 keys with e4m3 queries, H 32, 64 or 128, D 64 or 128, "
-                         "topk up to %d, order ascending or any, no candidate blocks",
-                         argument, FusedShape::kMaxPicks);
+    return Status::error(
+        KEYSIEVE_UNSUPPORTED,
+        "%s: fused_sm90 takes e4m3 or bf16 keys with queries of the same type, H 32, 64 or 128, D 64 or 128, "
+        "topk up to %d, order ascending or any, no candidate blocks",
+        argument, FusedShape::kMaxPicks);
   };
-  if (problem.q_dtype != Dtype::kE4m3 || problem.k_dtype != Dtype::kE4m3) {
+  if (problem.q_dtype != problem.k_dtype || (problem.k_dtype != Dtype::kE4m3 && problem.k_dtype != Dtype::kBf16)) {
     return refuse("q_dtype, k_dtype");
   }
-  if (!is_built(problem, static_cast<BuiltConfigs*>(nullptr))) {
+  if (!is_built(problem, static_cast<E4m3Configs*>(nullptr))) {
     return refuse("num_heads, head_dim");
   }
   if (problem.topk > FusedShape::kMaxPicks) {
@@ -64,10 +69,10 @@ WorkspaceSize workspace(const Problem& problem, const Options& options, const De
 void explain(const Problem& problem, const Options& options, const DeviceInfo& device, char* text,
              size_t capacity) noexcept {
   const FusedConfig config = choose_fused_config(problem, options, device);
-  std::snprintf(text, capacity,
-                "%s: e4m3 H=%d D=%d, tile of %d keys x %d queries, rows of up to %d keys dense, %d CTAs", kFusedName,
-                config.heads, config.head_dim, FusedShape::kTileKeys, config.scratch.queries,
-                config.dense_tiles * FusedShape::kTileKeys, config.num_ctas);
+  std::snprintf(text, capacity, "%s: %s H=%d D=%d, tile of %d keys x %d queries, rows of up to %d keys dense, %d CTAs",
+                kFusedName, problem.k_dtype == Dtype::kBf16 ? "bf16" : "e4m3", config.heads, config.head_dim,
+                FusedShape::kTileKeys, config.scratch.queries, config.dense_tiles * FusedShape::kTileKeys,
+                config.num_ctas);
 }
 
 template <class... Configs>
@@ -81,8 +86,9 @@ Status launch(const Call& call, const DeviceInfo& device) noexcept {
   if (call.problem.num_rows == 0) {
     return {};
   }
-  return launch_matching(call, choose_fused_config(call.problem, call.options, device),
-                         static_cast<BuiltConfigs*>(nullptr));
+  const FusedConfig config = choose_fused_config(call.problem, call.options, device);
+  return call.problem.k_dtype == Dtype::kBf16 ? launch_matching(call, config, static_cast<Bf16Configs*>(nullptr))
+                                              : launch_matching(call, config, static_cast<E4m3Configs*>(nullptr));
 }
 
 }  // namespace

@@ -21,9 +21,9 @@ enum class FusedBuild {
   kMathOnly,  // products alone
 };
 
-template <int kHeads, int kHeadDim>
+template <int kHeads, int kHeadDim, class Operands = ptx::E4m3Operands>
 struct FusedKernelConfig {
-  using Tile = device::TileShape<kHeads, kHeadDim>;
+  using Tile = device::TileShape<kHeads, kHeadDim, Operands>;
   static constexpr int kThreads = 384;
   static constexpr int kProducerWarp = 8;
   static constexpr int kFirstSelectWarp = 9;
@@ -32,8 +32,8 @@ struct FusedKernelConfig {
   // 384 threads launch with 168 registers; the pool of 64,512 is dealt anew: 256 x 208 + 128 x 88.
   static constexpr int kMathRegisters = 208;
   static constexpr int kAuxiliaryRegisters = 88;
-  static constexpr int kUnitStages = 2;
-  static constexpr int kKeyStages = 4;
+  static constexpr int kUnitStages = Tile::kPlanes == 1 ? 2 : 1;  // what shared memory holds
+  static constexpr int kKeyStages = Tile::kPlanes == 1 ? 4 : 2;
   static constexpr int kWindows = 2;
   static constexpr FusedShape kShape = {Tile::kQueries};
 

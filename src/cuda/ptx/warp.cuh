@@ -44,6 +44,13 @@ __device__ __forceinline__ uint32_t sum_of_lanes_before(uint32_t value) {
   return sum - value;
 }
 
+/// The larger of both; NaN if one is.
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
 /// Sets the register budget of a warpgroup.  The pool is what the launch allocated: threads * registers at launch.
 template <int kRegisters>
 __device__ __forceinline__ void grow_registers() {

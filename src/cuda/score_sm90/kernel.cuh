@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// score_sm90: the scores of query rows against e4m3 keys, contiguous or paged, written as f32 or bf16.
+// score_sm90: the scores of query rows against e4m3 or bf16 keys, contiguous or paged, written as f32 or bf16.
 //
 //     score[t,n] = k_scale[n] * sum_h w[t,h] * relu( q[t,h,:] . k[n,:] )      (tile and order of sums: device/tile.cuh)
 //
@@ -33,9 +33,9 @@ using device::KeyRange;
 /// What is built: the kernel, or one with work left out to find what that work costs (never in the library).
 enum class ScoreBuild { kComplete, kNoStore, kMathOnly };
 
-template <int kHeads, int kHeadDim, class OutputT>
+template <int kHeads, int kHeadDim, class OutputT, class Operands = ptx::E4m3Operands>
 struct ScoreKernelConfig {
-  using Tile = device::TileShape<kHeads, kHeadDim>;
+  using Tile = device::TileShape<kHeads, kHeadDim, Operands>;
   using Output = OutputT;
   static constexpr int kThreads = 384;
   static constexpr int kProducerWarp = 8;
@@ -45,8 +45,9 @@ struct ScoreKernelConfig {
   static constexpr int kMathRegisters = 216;
   static constexpr int kAuxiliaryRegisters = 72;
   static constexpr int kUnitStages = 2;
-  static constexpr int kKeyStages = 8;
+  static constexpr int kKeyStages = Tile::kPlanes == 1 ? 8 : 2;  // what shared memory holds
   static constexpr int kMaxQueries = 32;
+  using Feed = device::TileFeedSmem<Tile, kUnitStages, kKeyStages>;
 };
 
 /// A row of the output as the math warps need it: key n goes to g_row[n] if n - begin < width (unsigned).
@@ -64,7 +65,7 @@ struct ScoreUnit {
 };
 
 template <class Config>
-struct ScoreSmem : device::TileFeedSmem<typename Config::Tile, Config::kUnitStages, Config::kKeyStages> {
+struct ScoreSmem : Config::Feed {
   using Tile = typename Config::Tile;
   RowTarget<typename Config::Output> rows[Config::kUnitStages][Tile::kQueries];  // producer -> math
   ScoreUnit units[Config::kUnitStages];                                          // producer -> math
@@ -72,8 +73,7 @@ struct ScoreSmem : device::TileFeedSmem<typename Config::Tile, Config::kUnitStag
 };
 
 template <class Config>
-using ScoreRings =
-    device::TileFeedRings<device::TileFeedSmem<typename Config::Tile, Config::kUnitStages, Config::kKeyStages>>;
+using ScoreRings = device::TileFeedRings<typename Config::Feed>;
 
 struct ScoreParams {
   device::TileFeedParams feed;
@@ -100,7 +100,6 @@ __device__ __forceinline__ RowTarget<typename Config::Output> row_target(const S
 template <class Config>
 __device__ __forceinline__ void producer_role(const ScoreParams& params, ScoreSmem<Config>& smem,
                                               const ScoreRings<Config>& rings) {
-  using Feed = device::TileFeedSmem<typename Config::Tile, Config::kUnitStages, Config::kKeyStages>;
   const int lane = ptx::lane_index();
   const auto describe = [&](int stage, const device::WorkUnit& unit, const KeyRange& lane_range) {
     if (lane < Config::Tile::kQueries) {
@@ -110,7 +109,9 @@ __device__ __forceinline__ void producer_role(const ScoreParams& params, ScoreSm
       smem.units[stage] = {unit.tile_begin, unit.tile_end};
     }
   };
-  device::produce_share<Feed>(params.feed, smem, rings, describe, [&](int stage) { smem.units[stage] = {0, 0}; });
+  device::produce_share<typename Config::Feed>(params.feed, smem, rings, describe, [&](int stage) {
+    smem.units[stage] = {0, 0};
+  });
 }
 
 // ---- math ----
@@ -149,14 +150,10 @@ __device__ __forceinline__ void math_role(ScoreSmem<Config>& smem, const ScoreRi
   constexpr bool kTargetsInRegisters = Tile::kQueriesPerLane <= 2;
   const int lane = ptx::lane_index();
   const int warp = ptx::warp_index();
-  const int warpgroup = warp / 4;
   const int first_key = Tile::first_key_of_lane(warp, lane);
-  const int scale_key = warp * 16 + lane / 4;
   const auto units = rings.units.uniform();
   const auto keys = rings.keys.uniform();
-  const auto s_keys = static_cast<uint32_t>(
-      ptx::uniform(static_cast<int32_t>(ptx::shared_address(smem.keys)) + warpgroup * 64 * Tile::kRowBytes));
-  const auto s_queries = static_cast<uint32_t>(ptx::uniform(static_cast<int32_t>(ptx::shared_address(smem.queries))));
+  device::OperandReader<typename Config::Feed> operands(smem);
   typename device::Ring<Config::kUnitStages>::Cursor unit_cursor;
   typename device::Ring<Config::kKeyStages>::Cursor key_cursor;
   device::LaneWeights<Tile> weights;
@@ -176,8 +173,7 @@ __device__ __forceinline__ void math_role(ScoreSmem<Config>& smem, const ScoreRi
       break;
     }
     weights.load(smem.weights[unit_stage], lane);
-    device::TileOperands operands;
-    operands.queries = ptx::matrix_descriptor<Tile::kRowBytes>(s_queries + unit_stage * Tile::kQueryBytes);
+    operands.take_unit(unit_stage);
     int32_t key = unit.tile_begin * Tile::kKeys + first_key;
     LaneTarget<Output> targets[kTargetsInRegisters ? Tile::kQueriesPerLane : 1];
     if constexpr (kTargetsInRegisters) {
@@ -191,18 +187,16 @@ __device__ __forceinline__ void math_role(ScoreSmem<Config>& smem, const ScoreRi
     for (int32_t tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
       keys.wait(key_cursor);
       const int stage = key_cursor.slot();
-      operands.keys = ptx::matrix_descriptor<Tile::kRowBytes>(s_keys + stage * Tile::kKeyBytes);
-      operands.scale[0] = smem.scales[stage][scale_key];
-      operands.scale[1] = smem.scales[stage][scale_key + 8];
+      const device::TileOperands& tile_operands = operands.take_tile(stage);
       const auto release = [&] {
         if (lane == 0) {
           keys.release(key_cursor);
         }
       };
       if constexpr (kBuild == ScoreBuild::kMathOnly) {
-        device::multiply_tile<Tile>(operands, release, [&](float dot) { sink += dot; });
+        device::multiply_tile<Tile>(tile_operands, release, [&](float dot) { sink += dot; });
       } else {
-        device::score_tile<Tile>(operands, weights, release, [&](int u, int s, float score) {
+        device::score_tile<Tile>(tile_operands, weights, release, [&](int u, int s, float score) {
           if constexpr (kBuild == ScoreBuild::kNoStore) {
             sink += score;
           } else if constexpr (kTargetsInRegisters) {

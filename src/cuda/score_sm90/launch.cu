@@ -10,10 +10,14 @@
 namespace keysieve::cuda {
 namespace {
 
-using BuiltTiles = std::tuple<device::TileShape<8, 64>, device::TileShape<16, 64>, device::TileShape<32, 64>,
-                              device::TileShape<64, 64>, device::TileShape<128, 64>, device::TileShape<8, 128>,
-                              device::TileShape<16, 128>, device::TileShape<32, 128>, device::TileShape<64, 128>,
-                              device::TileShape<128, 128>>;
+template <class Operands>
+using TilesOf = std::tuple<device::TileShape<8, 64, Operands>, device::TileShape<16, 64, Operands>,
+                           device::TileShape<32, 64, Operands>, device::TileShape<64, 64, Operands>,
+                           device::TileShape<128, 64, Operands>, device::TileShape<8, 128, Operands>,
+                           device::TileShape<16, 128, Operands>, device::TileShape<32, 128, Operands>,
+                           device::TileShape<64, 128, Operands>, device::TileShape<128, 128, Operands>>;
+using E4m3Tiles = TilesOf<ptx::E4m3Operands>;
+using Bf16Tiles = TilesOf<ptx::Bf16Operands>;
 
 template <class Tile>
 constexpr bool matches(int64_t heads, int64_t head_dim) {
@@ -36,7 +40,7 @@ Status supports(const Problem& problem, const Options& options) noexcept {
   if (problem.q_dtype != Dtype::kE4m3 || problem.k_dtype != Dtype::kE4m3) {
     return Status::error(KEYSIEVE_UNSUPPORTED, "q_dtype, k_dtype: %s", kTakes);
   }
-  if (!is_built(problem, static_cast<BuiltTiles*>(nullptr))) {
+  if (!is_built(problem, static_cast<E4m3Tiles*>(nullptr))) {
     return Status::error(KEYSIEVE_UNSUPPORTED, "num_heads is %lld and head_dim is %lld; %s",
                          static_cast<long long>(problem.num_heads), static_cast<long long>(problem.head_dim), kTakes);
   }
@@ -50,17 +54,18 @@ WorkspaceSize workspace(const Problem&, const Options&, const DeviceInfo&) noexc
 void explain(const Problem& problem, const Options& options, const DeviceInfo& device, char* text,
              size_t capacity) noexcept {
   const ScoreConfig config = choose_score_config(problem, options, device);
-  std::snprintf(text, capacity, "%s: e4m3 H=%d D=%d, %s scores, tile of %d keys x %d queries, %d CTAs", kName,
-                config.heads, config.head_dim, config.bf16_scores ? "bf16" : "f32", kScoreTileKeys,
-                config.queries_per_block, config.num_ctas);
+  std::snprintf(text, capacity, "%s: %s H=%d D=%d, %s scores, tile of %d keys x %d queries, %d CTAs", kName,
+                problem.k_dtype == Dtype::kBf16 ? "bf16" : "e4m3", config.heads, config.head_dim,
+                config.bf16_scores ? "bf16" : "f32", kScoreTileKeys, config.queries_per_block, config.num_ctas);
 }
 
 template <class Tile>
 Status launch_tile(const Call& call, const ScoreConfig& config) noexcept {
   if (config.bf16_scores) {
-    return launch_score<ScoreKernelConfig<Tile::kHeads, Tile::kHeadDim, __nv_bfloat16>>(call, config);
+    return launch_score<ScoreKernelConfig<Tile::kHeads, Tile::kHeadDim, __nv_bfloat16, typename Tile::Operands>>(
+        call, config);
   }
-  return launch_score<ScoreKernelConfig<Tile::kHeads, Tile::kHeadDim, float>>(call, config);
+  return launch_score<ScoreKernelConfig<Tile::kHeads, Tile::kHeadDim, float, typename Tile::Operands>>(call, config);
 }
 
 template <class... Tiles>
@@ -75,7 +80,9 @@ Status launch(const Call& call, const DeviceInfo& device) noexcept {
   if (problem.num_rows == 0 || problem.score_width == 0) {
     return {};
   }
-  return launch_matching(call, choose_score_config(problem, call.options, device), static_cast<BuiltTiles*>(nullptr));
+  const ScoreConfig config = choose_score_config(problem, call.options, device);
+  return problem.k_dtype == Dtype::kBf16 ? launch_matching(call, config, static_cast<Bf16Tiles*>(nullptr))
+                                         : launch_matching(call, config, static_cast<E4m3Tiles*>(nullptr));
 }
 
 }  // namespace

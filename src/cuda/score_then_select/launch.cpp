@@ -77,6 +77,14 @@ RowTensor<T> slice(const RowTensor<T>& tensor, int64_t first, int64_t num_rows) 
   return part;
 }
 
+template <typename Element>
+void slice_queries(const Call& call, int64_t first, int64_t num_rows, Call* part) {
+  const RowTensor<const Element> q = {static_cast<const Element*>(call.q), call.q_row};
+  const RowTensor<const Element> rows = slice(q, first, num_rows);
+  part->q = rows.data;
+  part->q_row = rows.stride;
+}
+
 /// The call for rows [first, first + num_rows).  Tables move along if rows name their request by their place.
 Call slice_rows(const Call& call, int64_t first, int64_t num_rows) {
   Call part = call;
@@ -89,10 +97,11 @@ Call slice_rows(const Call& call, int64_t first, int64_t num_rows) {
   part.top_scores = slice(call.top_scores, first, num_rows);
   part.out_count = slice(call.out_count, first, num_rows);
   part.row_indices = slice(call.row_indices, first, num_rows);
-  const RowTensor<const std::byte> q = {static_cast<const std::byte*>(call.q), call.q_row};  // e4m3: bytes
-  const RowTensor<const std::byte> q_part = slice(q, first, num_rows);
-  part.q = q_part.data;
-  part.q_row = q_part.stride;
+  if (call.problem.q_dtype == Dtype::kBf16) {
+    slice_queries<uint16_t>(call, first, num_rows, &part);
+  } else {
+    slice_queries<uint8_t>(call, first, num_rows, &part);
+  }
   if (!call.row_request) {
     const int64_t first_request = first / call.problem.next_n;
     part.problem.num_requests = std::max<int64_t>(call.problem.num_requests - first_request, 0);

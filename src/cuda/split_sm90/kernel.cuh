@@ -28,8 +28,8 @@
 
 namespace keysieve::cuda {
 
-template <int kHeads, int kHeadDim>
-struct SplitKernelConfig : ScoreKernelConfig<kHeads, kHeadDim, float> {
+template <int kHeads, int kHeadDim, class Operands>
+struct SplitKernelConfig : ScoreKernelConfig<kHeads, kHeadDim, float, Operands> {
   // 512 threads launch with 128 registers: while scores are computed 256 x 208 + 128 x 72 + 128 x 24.
   static constexpr int kThreads = 512;
   static constexpr int kLaunchRegisters = 128;

@@ -14,10 +14,12 @@
 namespace keysieve::cuda {
 namespace {
 
-using BuiltConfigs = std::tuple<SplitKernelConfig<8, 64>, SplitKernelConfig<16, 64>, SplitKernelConfig<32, 64>,
-                                SplitKernelConfig<64, 64>, SplitKernelConfig<128, 64>, SplitKernelConfig<8, 128>,
-                                SplitKernelConfig<16, 128>, SplitKernelConfig<32, 128>, SplitKernelConfig<64, 128>,
-                                SplitKernelConfig<128, 128>>;
+template <class Operands>
+using ConfigsOf = std::tuple<SplitKernelConfig<8, 64, Operands>, SplitKernelConfig<16, 64, Operands>,
+                             SplitKernelConfig<32, 64, Operands>, SplitKernelConfig<64, 64, Operands>,
+                             SplitKernelConfig<128, 64, Operands>, SplitKernelConfig<8, 128, Operands>,
+                             SplitKernelConfig<16, 128, Operands>, SplitKernelConfig<32, 128, Operands>,
+                             SplitKernelConfig<64, 128, Operands>, SplitKernelConfig<128, 128, Operands>>;
 
 Status supports(const Problem& problem, const Options& options) noexcept {
   if (options.config == nullptr || std::strcmp(options.config, kSplitName) != 0) {  // until measured: on request only
@@ -43,9 +45,9 @@ WorkspaceSize workspace(const Problem& problem, const Options&, const DeviceInfo
 
 void explain(const Problem& problem, const Options& options, const DeviceInfo& device, char* text,
              size_t capacity) noexcept {
-  std::snprintf(text, capacity, "%s: e4m3 H=%lld D=%lld, keys split over %d CTAs", kSplitName,
-                static_cast<long long>(problem.num_heads), static_cast<long long>(problem.head_dim),
-                choose_split_ctas(problem, options, device));
+  std::snprintf(text, capacity, "%s: %s H=%lld D=%lld, keys split over %d CTAs", kSplitName,
+                problem.k_dtype == Dtype::kBf16 ? "bf16" : "e4m3", static_cast<long long>(problem.num_heads),
+                static_cast<long long>(problem.head_dim), choose_split_ctas(problem, options, device));
 }
 
 template <class Config>
@@ -95,7 +97,9 @@ Status launch(const Call& call, const DeviceInfo& device) noexcept {
   if (call.problem.num_rows == 0) {
     return {};
   }
-  return launch_matching(call, device, static_cast<BuiltConfigs*>(nullptr));
+  return call.problem.k_dtype == Dtype::kBf16
+             ? launch_matching(call, device, static_cast<ConfigsOf<ptx::Bf16Operands>*>(nullptr))
+             : launch_matching(call, device, static_cast<ConfigsOf<ptx::E4m3Operands>*>(nullptr));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cuda_bf16.h>
+#include <limits>
 
 #include "emulator/machine.hpp"
 
@@ -35,6 +36,9 @@ inline uint32_t sum_of_lanes_before(uint32_t value) {
     sum += static_cast<uint32_t>(values[lane]);
   }
   return sum;
+}
+inline float max_nan(float a, float b) {
+  return a != a || b != b ? std::numeric_limits<float>::quiet_NaN() : a > b ? a : b;
 }
 inline void set_registers(int registers, bool grows) {
   emulator::Lane& lane = emulator::Lane::current();
