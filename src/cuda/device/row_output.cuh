@@ -83,6 +83,14 @@ class RowWriter {
   [[nodiscard]] __device__ __forceinline__ bool only_indices() const {
     return g_table_row_ == nullptr && g_relative_ == nullptr && g_scores_ == nullptr;
   }
+  /// True if that, and the row starts on 16 bytes: write_four_indices takes slots that are multiples of 4.
+  [[nodiscard]] __device__ __forceinline__ bool only_aligned_indices() const {
+    return only_indices() && reinterpret_cast<uintptr_t>(g_indices_) % 16 == 0;
+  }
+  __device__ __forceinline__ void write_four_indices(int slot, int4 relative) const {
+    *reinterpret_cast<int4*>(g_indices_ + slot) =
+        make_int4(relative.x + bias_, relative.y + bias_, relative.z + bias_, relative.w + bias_);
+  }
   __device__ __forceinline__ void write_index(int slot, int32_t relative) const { g_indices_[slot] = relative + bias_; }
 
   [[nodiscard]] __device__ __forceinline__ bool wants_scores() const { return g_scores_ != nullptr; }

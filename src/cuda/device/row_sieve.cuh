@@ -71,6 +71,23 @@ struct CollectedBatch {
   [[nodiscard]] __device__ __forceinline__ bool holds(int j) const { return slot(j) < count; }
 };
 
+/// Collected positions, kQuads times four a lane: quad j has the slots from first_slot + 128 j on.  Positions past the
+/// count are any.
+template <int kQuads_>
+struct CollectedQuads {
+  static constexpr int kQuads = kQuads_;
+
+  int first_slot;
+  int count;  // of the whole collection
+  uint2 positions[kQuads];
+
+  [[nodiscard]] __device__ __forceinline__ int slot(int j) const { return first_slot + 128 * j; }
+  [[nodiscard]] __device__ __forceinline__ int position(int j, int i) const {
+    const uint32_t pair = i < 2 ? positions[j].x : positions[j].y;
+    return static_cast<int>(i % 2 == 0 ? pair & 0xFFFFU : pair >> 16U);
+  }
+};
+
 class RowSieve {
  public:
   static constexpr int kMaxCollected = 8192;
@@ -81,7 +98,7 @@ class RowSieve {
     ScoreStream::Smem stream;
     Histogram::Smem histogram;
     alignas(16) uint32_t marks[kMaxGroups][32];  // bit i of word w: position 32 w + i from the first
-    uint16_t order[kMaxCollected];               // positions
+    alignas(16) uint16_t order[kMaxCollected];   // positions
     alignas(16) uint64_t near_keys[kMaxNear];    // greater: better
     uint16_t near_positions[kMaxNear];
     uint32_t num_near;
@@ -123,6 +140,22 @@ class RowSieve {
 #pragma unroll
       for (int j = 0; j < kItems; ++j) {
         batch.positions[j] = batch.holds(j) ? s_.order[batch.slot(j)] : 0;
+      }
+      visit(batch);
+    }
+    __syncwarp();
+  }
+  /// The same, four slots at a time a lane.
+  template <int kQuads, class Visit>
+  __device__ __forceinline__ void for_each_collected_quad(int count, const Visit& visit) const {
+#pragma unroll 1
+    for (int first = 0; first < count; first += 128 * kQuads) {
+      CollectedQuads<kQuads> batch = {first + 4 * lane_, count, {}};
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        if (batch.slot(j) < count) {
+          batch.positions[j] = *reinterpret_cast<const uint2*>(&s_.order[batch.slot(j)]);
+        }
       }
       visit(batch);
     }

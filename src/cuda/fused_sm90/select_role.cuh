@@ -379,7 +379,24 @@ class SelectRole {
   /// What was collected from a source -> the row's output.
   __device__ __forceinline__ void write_row(const Update& update, const Source& from, int count) const {
     const device::RowWriter writer(params_.output, update.t, update.keys);
-    if (writer.only_indices()) {
+    if (from.g_indices == nullptr && writer.only_aligned_indices()) {
+      constexpr int kQuads = 4;
+      const int32_t bias = from.first_index;
+      sieve_.template for_each_collected_quad<kQuads>(count, [&](const device::CollectedQuads<kQuads>& batch) {
+#pragma unroll
+        for (int j = 0; j < kQuads; ++j) {
+          const int slot = batch.slot(j);
+          if (slot + 4 <= count) {
+            writer.write_four_indices(slot, make_int4(bias + batch.position(j, 0), bias + batch.position(j, 1),
+                                                      bias + batch.position(j, 2), bias + batch.position(j, 3)));
+          } else {
+            for (int i = 0; i < count - slot; ++i) {
+              writer.write_index(slot + i, bias + batch.position(j, i));
+            }
+          }
+        }
+      });
+    } else if (writer.only_indices()) {
       constexpr int kItems = 16;
       sieve_.template for_each_collected<kItems>(count, [&](const device::CollectedBatch<kItems>& batch) {
         const Fetched<kItems> fetched(from, batch, false);
