@@ -67,6 +67,10 @@ class Ring {
   __device__ __forceinline__ void wait(const Cursor& cursor) const {
     wait_for(full_barrier(cursor), cursor.full_parity());
   }
+  /// Consumer: whether it is there; may suspend the thread for a moment.
+  [[nodiscard]] __device__ __forceinline__ bool try_wait(const Cursor& cursor) const {
+    return ptx::mbarrier_try_wait(full_barrier(cursor), cursor.full_parity());
+  }
   /// Consumer: one arrival; this consumer has read the slot.
   __device__ __forceinline__ void release(const Cursor& cursor) const {
     ptx::mbarrier_arrive(empty_ + 8U * cursor.slot());

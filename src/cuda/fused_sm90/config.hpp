@@ -20,6 +20,7 @@ struct FusedShape {
   static constexpr int32_t kMaxDenseKeys = 16384;  // a row's place in a window
   static constexpr int32_t kWindowTiles = 64;      // of a long run
   static constexpr int32_t kSelectWarps = 3;
+  static constexpr int32_t kMaxHelpers = 4;  // math warps that select once there is nothing left to score
 
   int32_t queries = 4;  // of a block
 
@@ -32,8 +33,8 @@ struct FusedShape {
 ///                counts[ctas][2][queries]  entries of the parts
 ///     per CTA    windows[2][queries][row_stride]     f32: scores on their way from math to select
 ///                cut[queries][row_stride]            f32: scores of a dense run cut by shares, from all of them
-///                lists[queries + select warps]       scores f32[list_capacity], indices i32[list_capacity];
-///                                                    those after the queries' are for merges, one a warp
+///                lists[queries]                      scores f32[list_capacity], indices i32[list_capacity]
+///                merges[select warps + helpers]      scores f32[merge_capacity], indices i32[merge_capacity]
 ///                parts[2][queries]                   scores f32[part_capacity], indices i32[part_capacity]
 struct FusedScratch {
   static constexpr int64_t kAlignmentBytes = 256;
@@ -41,6 +42,7 @@ struct FusedScratch {
   int32_t queries = 4;
   int32_t row_stride = 0;
   int32_t list_capacity = 0;
+  int32_t merge_capacity = 0;
   int32_t part_capacity = 0;
 
   static constexpr FusedScratch make(int64_t topk, int32_t queries) {
@@ -48,18 +50,21 @@ struct FusedScratch {
     scratch.queries = queries;
     scratch.row_stride = FusedShape{queries}.row_stride();
     scratch.part_capacity = static_cast<int32_t>((topk + 3) / 4 * 4);
-    // A list is cut when it holds more than 3 K, so this much and a window fit.
+    // A list is cut when it holds more than 3 K, so this much and a window fit; of a merge: this much and a part.
     scratch.list_capacity = 3 * scratch.part_capacity + FusedShape::kWindowTiles * FusedShape::kTileKeys;
+    scratch.merge_capacity = 4 * scratch.part_capacity;
     return scratch;
   }
 
   [[nodiscard]] constexpr int64_t window_bytes() const { return int64_t{4} * queries * row_stride; }
   [[nodiscard]] constexpr int64_t list_bytes() const { return int64_t{8} * list_capacity; }
+  [[nodiscard]] constexpr int64_t merge_bytes() const { return int64_t{8} * merge_capacity; }
   [[nodiscard]] constexpr int64_t part_bytes() const { return int64_t{8} * part_capacity; }
   [[nodiscard]] constexpr int64_t cut_offset() const { return 2 * window_bytes(); }
   [[nodiscard]] constexpr int64_t lists_offset() const { return 3 * window_bytes(); }
+  [[nodiscard]] constexpr int64_t merges_offset() const { return lists_offset() + queries * list_bytes(); }
   [[nodiscard]] constexpr int64_t parts_offset() const {
-    return lists_offset() + (queries + FusedShape::kSelectWarps) * list_bytes();
+    return merges_offset() + (FusedShape::kSelectWarps + FusedShape::kMaxHelpers) * merge_bytes();
   }
   [[nodiscard]] constexpr int64_t cta_bytes() const { return align(parts_offset() + 2 * queries * part_bytes()); }
   [[nodiscard]] constexpr int64_t arrival_bytes(int64_t ctas) const { return align(4 * ctas); }

@@ -9,12 +9,14 @@
 //
 //     warp role      what it does
 //     0-7  math      the main loop of score_sm90; stores every score of a window, knows no row, range or threshold
+//     0-3            then select, as helpers: the rows of the last windows are all that is left
 //     8    producer  operands of units and key tiles (device/tile_feed.cuh)
 //     9-11 select    one window behind: reads the rows of the window from L2 and keeps their best
 //
 //     producer : Q K K K K K K K K Q K ..
 //     math     : [ window 0 ][ window 1 ][ window 2 ] ..
 //     select   :             [ window 0 ][ window 1 ] ..       select_role.cuh
+//     helpers  :                              (end) [ .. ]
 //
 //   barrier        arrivals                     protects
 //   windows.full   8: math warps                scores of a window and its description
@@ -148,6 +150,7 @@ __device__ __forceinline__ void math_role(const FusedParams& params, FusedSmem<C
         s_window.begin = begin;
         s_window.end = begin + tiles;
         s_window.ready = is_counted && arrive_at_cut_run(params, s_unit, tiles);
+        smem.written_windows += 1;
       }
       __syncwarp();
       if (lane == 0) {
@@ -162,26 +165,22 @@ __device__ __forceinline__ void math_role(const FusedParams& params, FusedSmem<C
     }
     unit_cursor.advance();
   }
-  // Empty windows end the select role: one task for each of its warps.
-  constexpr int kEndWindows = (Config::kSelectWarps + Tile::kQueries - 1) / Tile::kQueries;
-#pragma unroll 1
-  for (int i = 0; i < kEndWindows; ++i) {
-    windows.acquire(window_cursor);
-    if (threadIdx.x == 0) {
-      smem.windows[window_cursor.slot()].unit.tile_begin = 0;
-      smem.windows[window_cursor.slot()].unit.tile_end = 0;
-    }
-    __syncwarp();
-    if (lane == 0) {
-      windows.commit(window_cursor);
-    }
-    window_cursor.advance();
-  }
   if constexpr (!kStores) {
     if (sink == -12345.0F) {  // never, but the compiler cannot know
       *reinterpret_cast<float*>(params.g_ctas) = sink;
     }
   }
+}
+
+/// After the last tile: tells the select role how many windows there are.  By all math warps; afterwards nobody reads
+/// queries and keys, and every helper knows the number: one that did not could run more than a lap ahead of the ring
+/// and take an old window's parity for that of one that never comes.
+template <class Config>
+__device__ __forceinline__ void finish_math(FusedSmem<Config>& smem) {
+  if (threadIdx.x == 0) {
+    ptx::publish_shared(smem.num_windows, smem.written_windows);
+  }
+  ptx::named_barrier_sync(Config::kMathBarrier, 32 * Config::Tile::kMathWarps);
 }
 
 // ---- entry ----
@@ -197,6 +196,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1) fused_sm90(const __grid_c
     rings.init(params.feed.scales_by_tma);
     windows.init(Config::Tile::kMathWarps, Config::Tile::kQueries);
     smem.next_task = 0;
+    smem.written_windows = 0;
+    smem.num_windows = 0xFFFFFFFF;
     for (int32_t& rows : smem.published_rows) {
       rows = 0;
     }
@@ -207,16 +208,21 @@ __global__ void __launch_bounds__(Config::kThreads, 1) fused_sm90(const __grid_c
   }
   device::plan_share<Config::kThreads>(params.feed, smem);
 
-  if (warp >= Config::kProducerWarp) {
-    ptx::shrink_registers<Config::kAuxiliaryRegisters>();
-    if (warp == Config::kProducerWarp) {
-      producer_role<Config>(params, smem, rings);
-    } else {
-      SelectRole<Config>(params, smem).template run<kBuild>(windows);
-    }
-  } else {
+  int worker = warp - Config::kFirstSelectWarp;
+  if (warp < Config::kProducerWarp) {
     ptx::grow_registers<Config::kMathRegisters>();
     math_role<Config, kBuild>(params, smem, rings, windows);
+    finish_math<Config>(smem);
+    if (warp >= Config::kHelperWarpgroupWarps) {
+      return;
+    }
+    worker = Config::kSelectWarps + warp;
+  }
+  ptx::shrink_registers<Config::kAuxiliaryRegisters>();
+  if (warp == Config::kProducerWarp) {
+    producer_role<Config>(params, smem, rings);
+  } else if (worker < Config::kSelectWarps + Config::kHelpers) {
+    SelectRole<Config>(params, smem, worker).template run<kBuild>(windows);
   }
 }
 

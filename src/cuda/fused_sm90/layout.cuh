@@ -2,6 +2,7 @@
 // What the roles of fused_sm90 share: configuration, units and windows, shared memory, parameters.  See kernel.cuh.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cuda/device/row_output.cuh"
@@ -29,6 +30,7 @@ struct FusedKernelConfig {
   static constexpr int kFirstSelectWarp = 9;
   static constexpr int kSelectWarps = FusedShape::kSelectWarps;
   static constexpr int kMathBarrier = 1;
+  static constexpr int kHelperWarpgroupWarps = 4;
   // 384 threads launch with 168 registers; the pool of 64,512 is dealt anew: 256 x 208 + 128 x 88.
   static constexpr int kMathRegisters = 208;
   static constexpr int kAuxiliaryRegisters = 88;
@@ -38,9 +40,12 @@ struct FusedKernelConfig {
   static constexpr FusedShape kShape = {Tile::kQueries};
 
   using Feed = device::TileFeedSmem<Tile, kUnitStages, kKeyStages>;
+  // Math warps that select at the end: as many as have room where queries and keys were.
+  static constexpr int kHelpers = std::min<int>(
+      FusedShape::kMaxHelpers, (sizeof(Feed::queries) + sizeof(Feed::keys)) / sizeof(device::RowSieve::Smem));
 };
 
-/// A unit as math and select need it.  No tiles: there is no more work.
+/// A unit as math and select need it.  No tiles: there is no more work for math.
 struct FusedUnit {
   uint32_t first_row;  // of the block
   int32_t row_begin;   // the block's rows [row_begin, row_end) are those of the run
@@ -51,7 +56,6 @@ struct FusedUnit {
   int32_t first_share;  // shares [first_share, last_share] hold the run
   int32_t last_share;
 
-  [[nodiscard]] __device__ __forceinline__ bool is_end() const { return tile_begin == tile_end; }
   [[nodiscard]] __device__ __forceinline__ bool is_cut() const { return first_share != last_share; }
 };
 
@@ -75,7 +79,16 @@ struct FusedSmem : Config::Feed {
     int32_t count;                           // candidates in the list
   } rows[Config::Tile::kQueries];            // select
   uint32_t next_task;                        // select: tasks taken
+  uint32_t written_windows;                  // math
+  uint32_t num_windows;                      // math -> select: of the kernel, once known; until then the largest number
   int32_t published_rows[Config::kWindows];  // select: of the cut unit whose last window is in the slot
+
+  /// Of select warp or, behind those, helper `worker`; helpers work where queries and keys were.
+  [[nodiscard]] __device__ __forceinline__ device::RowSieve::Smem& sieve(int worker) {
+    return worker < Config::kSelectWarps
+               ? sieves[worker]
+               : reinterpret_cast<device::RowSieve::Smem*>(this->queries)[worker - Config::kSelectWarps];
+  }
 };
 
 struct FusedParams {

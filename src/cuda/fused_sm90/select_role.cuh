@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The select role of fused_sm90: three warps that take tasks, one row of one window each, in order of windows and rows.
+// Once everything is scored, math warps take tasks too.
 //
 //     dense run   row of the window -> pick -> output
 //     long run    row of the window -> append to the row's list what can still be among its K best
@@ -13,8 +14,9 @@
 // Why nothing is lost.  A list is in key order and holds every key so far except those that cannot be among the row's
 // K best: when it was cut to K, the others had K better keys before them; and a later key whose score does not exceed
 // the K-th of that time has K keys before it that rank higher (equal scores: the lower index wins).  There is room for
-// a whole window whenever one is appended, so nothing is dropped for want of space, and a pick is exact for any data
-// (device/row_sieve.cuh).  The K best of a run are among the K best of its parts, by the same argument.
+// a whole window (of a merge: a part) whenever one is appended, so nothing is dropped for want of space, and a pick is
+// exact for any data (device/row_sieve.cuh).  The K best of a run are among the K best of its parts, by the same
+// argument.
 #pragma once
 
 #include <cstdint>
@@ -34,31 +36,28 @@ class SelectRole {
   static_assert(FusedShape::kMaxPicks <= device::RowSieve::kMaxCollected);
   static_assert(FusedShape::kMaxDenseKeys <= device::RowSieve::kMaxGroups * device::ScoreGroup::kWarpScores);
 
-  __device__ __forceinline__ SelectRole(const FusedParams& params, Smem& smem)
-      : params_(params),
-        s_(smem),
-        lane_(ptx::lane_index()),
-        warp_(ptx::warp_index() - Config::kFirstSelectWarp),
-        sieve_(smem.sieves[warp_], lane_) {}
+  /// Workers are the select warps, and behind them the helpers.
+  __device__ __forceinline__ SelectRole(const FusedParams& params, Smem& smem, int worker)
+      : params_(params), s_(smem), lane_(ptx::lane_index()), worker_(worker), sieve_(smem.sieve(worker), lane_) {}
 
   template <FusedBuild kBuild>
   __device__ __forceinline__ void run(const WindowRing<Config>& ring) {
     if constexpr (kBuild == FusedBuild::kComplete) {
       sieve_.initialise();
-      device::pad_empty_rows(params_.output, params_.feed.rows.ranges, params_.feed.blocks.num_rows,
-                             static_cast<int64_t>(blockIdx.x) * kWarps + warp_, int64_t{gridDim.x} * kWarps);
+      if (worker_ < kWarps) {
+        device::pad_empty_rows(params_.output, params_.feed.rows.ranges, params_.feed.blocks.num_rows,
+                               static_cast<int64_t>(blockIdx.x) * kWarps + worker_, int64_t{gridDim.x} * kWarps);
+      }
     }
     for (;;) {
       const Task task = next_task();
       typename WindowRing<Config>::Cursor cursor(task.window);
-      ring.wait(cursor);
-      const FusedWindow& s_window = s_.windows[cursor.slot()];
-      if (s_window.unit.is_end()) {
+      if (!wait_for_window(ring, cursor, task.window)) {
         break;
       }
       if constexpr (kBuild == FusedBuild::kComplete) {
         wait_for_row(task);
-        select_row(s_window, cursor.slot(), task.query);
+        select_row(s_.windows[cursor.slot()], cursor.slot(), task.query);
         __threadfence_block();  // the row's list, before another warp continues it
       }
       __syncwarp();
@@ -85,6 +84,17 @@ class SelectRole {
     number = __shfl_sync(kFullMask, number, 0);
     constexpr uint32_t kQueries = Config::Tile::kQueries;
     return {number / kQueries, static_cast<int>(number % kQueries)};
+  }
+  /// False if there is no such window.
+  __device__ __forceinline__ bool wait_for_window(const WindowRing<Config>& ring,
+                                                  const typename WindowRing<Config>::Cursor& cursor,
+                                                  uint32_t window) const {
+    while (window < ptx::poll_shared(s_.num_windows)) {
+      if (ring.try_wait(cursor)) {
+        return true;
+      }
+    }
+    return false;
   }
   /// Until the row's task of the window before is finished.
   __device__ __forceinline__ void wait_for_row(const Task& task) const {
@@ -115,11 +125,17 @@ class SelectRole {
     int32_t* g_indices;
   };
 
-  /// The list of row `query` of the block; from number Tile::kQueries on, one a warp for merging.
+  /// The list of row `query` of the block.
   [[nodiscard]] __device__ __forceinline__ List list_of(int query) const {
     return list_at(params_.cta(static_cast<int>(blockIdx.x)) + params_.scratch.lists_offset() +
                        query * params_.scratch.list_bytes(),
                    params_.scratch.list_capacity);
+  }
+  /// The list in which this worker merges the parts of a row.
+  [[nodiscard]] __device__ __forceinline__ List merge_list() const {
+    return list_at(params_.cta(static_cast<int>(blockIdx.x)) + params_.scratch.merges_offset() +
+                       worker_ * params_.scratch.merge_bytes(),
+                   params_.scratch.merge_capacity);
   }
   /// Of a share's two parts: 0 is of a run that starts in an earlier share.
   [[nodiscard]] __device__ __forceinline__ List part_of(int share, int part, int query) const {
@@ -251,7 +267,7 @@ class SelectRole {
     update.keys = params_.output.row_keys(params_.feed.rows.ranges, update.t);
     update.source = {{entries.g_scores, 0, __ldcg(g_part_count(share, part, merge.query))}, entries.g_indices, 0};
     if (merge.part == 0) {
-      update.row = {list_of(Config::Tile::kQueries + warp_), kOrderedNan, 0};
+      update.row = {merge_list(), kOrderedNan, 0};
     }
     update.end = merge.part == num_parts - 1 ? End::kWrite : End::kNone;
     return true;
@@ -434,7 +450,7 @@ class SelectRole {
   const FusedParams& params_;
   Smem& s_;
   int lane_;
-  int warp_;
+  int worker_;
   device::RowSieve sieve_;
 };
 

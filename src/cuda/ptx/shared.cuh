@@ -22,6 +22,12 @@ __device__ __forceinline__ uint32_t poll_shared(const uint32_t& s_value) {
   return *static_cast<const volatile uint32_t*>(&s_value);
 }
 
+/// Writes what others look at with poll_shared, after what this thread wrote before.
+__device__ __forceinline__ void publish_shared(uint32_t& s_value, uint32_t value) {
+  __threadfence_block();
+  *static_cast<volatile uint32_t*>(&s_value) = value;
+}
+
 /// Four floats at a 16-byte aligned address.
 __device__ __forceinline__ void load_shared(uint32_t s_source, float (&values)[4]) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

@@ -20,6 +20,10 @@ inline uint32_t poll_shared(const uint32_t& s_value) {
   emulator::Lane::current().poll("a word of shared memory");
   return s_value;
 }
+inline void publish_shared(uint32_t& s_value, uint32_t value) {
+  s_value = value;
+  emulator::Machine::get().progress();
+}
 inline void load_shared(uint32_t s_source, float (&values)[4]) {
   std::memcpy(values, emulator::Lane::current().block().at(s_source, 16, 16), 16);
 }
